@@ -1,13 +1,13 @@
-// A checkpoint: global tensors by name, cut into pieces that any number of ranks wrote, and a manifest that says where
-// everything is. The layout that wrote it does not bind the one that reads it.
+// A checkpoint: global tensors by name, stored as slices that any number of ranks wrote, and a manifest with the
+// location of every slice. A checkpoint can be read under any parallel layout.
 //
-//   step-N/  model-00001-of-00002.safetensors …   pieces of parameters, readable by any safetensors tool
+//   step-N/  model-00001-of-00002.safetensors …   slices of parameters, readable by any safetensors tool
 //            optimizer-00001-of-00002.safetensors …
-//            manifest.json                          written last: complete only once it is there
+//            manifest.json                          written last: a folder without it is incomplete
 //
-// Everything is written into a folder with a temporary name, synced, and renamed; the manifest carries a checksum and
-// the size of every file. A reader verifies what it reads. One thread per rank; ranks share the folder (a file system
-// all of them see) and nothing else: attempt.h tells how they agree.
+// Everything is written into a folder with a temporary name, synced, and renamed. The manifest has a checksum and the
+// size of every file, and a reader verifies what it reads. Each rank calls from one thread. Ranks share only the
+// folder, on a file system visible to all of them (coordination: save_attempt.h).
 #pragma once
 
 #include <atomic>
@@ -28,51 +28,58 @@
 
 namespace esp::ckpt {
 
-// A piece of a global tensor that this rank holds: the flat elements [first, first + values.count()) of the box that
-// begins at `begin` and has `extent`, row-major within the box. Empty begin: the whole tensor.
-struct Piece {
-  std::string name;  // "blocks.3.attention.qkv.weight", "optimizer.m.blocks.3.attention.qkv.weight"
+// One slice of a global tensor: the part that this rank holds. A box of the tensor starts at index `begin` and has the
+// shape `extent`; an empty `begin` means the whole tensor. The slice is the contiguous range [first, first +
+// values.count()) of the box's elements in row-major order.
+struct TensorSlice {
+  // full name, for example "blocks.3.attention.qkv.weight" or "optimizer.m.blocks.3.attention.qkv.weight"
+  std::string name;
   tensor::Shape global_shape;
   std::vector<int64_t> begin, extent;
   int64_t first = 0;
-  tensor::Tensor values;      // where they are to be written from beyond memory: shape and type alone, and
-  tensor::ReadRun read = {};  // how to read them, on the thread that saves
+  tensor::Tensor values;            // an offloaded tensor (`read` is set) has a shape and a type here, but no memory
+  tensor::OffloadReader read = {};  // reads the values of an offloaded tensor; called on the thread that saves
 };
 
 struct Snapshot {
   int64_t step = 0;
-  std::vector<Piece> model, optimizer;
-  Json state;  // step counters, random seeds, data cursor, loss scale, the run file: whatever the trainer resumes from.
-               // Of several ranks, rank 0's is written.
+  std::vector<TensorSlice> model, optimizer;
+  // Everything else that the trainer resumes from: step counters, random seeds, data cursor, loss scale, the run file.
+  // With several ranks, only rank 0's state is written.
+  Json state;
 };
 
 struct SaveOptions {
-  int keep = 0;  // complete checkpoints to keep, newest first; 0: all
+  int keep = 0;  // number of complete checkpoints to keep (the newest); 0: keep all
   int64_t shard_bytes = int64_t{4} << 30;
-  // Writes files of the caller's own (a tokenizer) into the folder it is given; they are listed in the manifest and lie
-  // beside it. Called on rank 0.
+  // Writes extra files (for example a tokenizer) into the given folder. They are listed in the manifest and stored next
+  // to it. Called on rank 0.
   std::function<void(const std::string& folder)> add_files;
 
-  // Who writes. With more than one rank, every one calls `save` for the same step with pieces that no other has.
+  // The writing rank. With several ranks, every rank calls `save` for the same step, with disjoint slices.
   int rank = 0, world = 1;
-  // Names this attempt: the same on all ranks, and never the same twice in one folder, so that nobody takes what a
-  // crashed attempt left for his own. Letters, digits, '.', '_' and '-'; one rank needs none.
+  // Identifies this attempt to save. All ranks use the same token, and no later attempt in the folder uses it again. A
+  // rank therefore never mistakes files of a crashed attempt for files of this attempt. Letters, digits, '.', '_' and
+  // '-'. Not needed for one rank.
   std::string token = {};
-  Duration timeout = std::chrono::minutes(10);  // for the other ranks, once this rank's own files are written
-  // For rank 0 to begin, where that is less: on a disk that takes nothing at all it cannot even say that it failed.
+  Duration timeout = std::chrono::minutes(10);  // how long a rank waits for other ranks after it has written its files
+  // How long a rank waits for rank 0 to create the folder; `timeout` applies if it is shorter. On a full disk rank 0
+  // cannot report its failure, so this wait is short.
   Duration begin_timeout = std::chrono::seconds(30);
-  const std::atomic<bool>* leaving = nullptr;  // once true, the others get a few seconds more: the caller has to go
-  std::function<void()> check_folder = {};  // throws where `dir` is not the caller's any more: nothing is then changed
-  std::function<bool()> peer_lost = {};     // true: a rank is gone, and waits for other ranks end
+  // Becomes true when the process must stop. Then this rank waits only a few more seconds for other ranks.
+  const std::atomic<bool>* stopping = nullptr;
+  // throws if `dir` no longer belongs to the caller; called before files are changed
+  std::function<void()> check_folder = {};
+  std::function<bool()> peer_lost = {};  // returns true after a rank failure; then `save` stops waiting and throws
 };
 
-// Writes <dir>/step-N and returns its path. IoError names the path and leaves no half checkpoint under the final name.
-// Of several ranks all return, or all throw with the same message: that of the first failure. A rank that did not come
-// in time is named.
+// Writes <dir>/step-N and returns its path. On failure it throws an IoError with the path and leaves no partial
+// checkpoint under the final name. Either `save` returns on all ranks, or it throws the message of the first failure on
+// all ranks. The message names a rank that did not write in time.
 std::string save(const std::string& dir, const Snapshot& snapshot, const SaveOptions& options = {});
 
-// The newest complete checkpoint under `dir`; incomplete and damaged ones (manifest missing or unreadable, a file of
-// the wrong size) are passed over and named in `skipped`.
+// The newest complete checkpoint under `dir`. A checkpoint is skipped and listed in `skipped` if its manifest is
+// missing or unreadable, or if a file has the wrong size.
 std::optional<std::string> newest_complete(const std::string& dir, std::vector<std::string>* skipped = nullptr);
 
 class Checkpoint {
@@ -84,20 +91,23 @@ class Checkpoint {
   virtual bool has(std::string_view name) const = 0;
   virtual tensor::Shape shape_of(std::string_view name) const = 0;
   virtual DType dtype_of(std::string_view name) const = 0;
-  // Fills `piece.values` (its dtype may differ: values are converted) from the named tensor. IoError when the name is
-  // missing, the shape differs, an element is in no piece, or a checksum fails.
-  virtual void read(const Piece& piece) const = 0;
+  // Fills `slice.values` from the named tensor, converted to the dtype of `slice.values`. Throws IoError if the
+  // checkpoint has no such tensor, the shape differs, an element is missing from all stored slices, or a checksum
+  // fails.
+  virtual void read(const TensorSlice& slice) const = 0;
 };
 
-// Verifies every file against the manifest; IoError names a damaged one, and the tensors in it that are not as written.
+// Opens the checkpoint after it has verified every file against the manifest. Throws an IoError that names a damaged
+// file and its damaged tensors.
 std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path);
 
-// The newest checkpoint under `dir` that is what was written, to the bit. Incomplete and damaged ones are passed over,
-// each named in `skipped` with what is wrong. Nothing where there is none; IoError where there are and all are damaged.
-struct FoundCheckpoint {
+// The newest checkpoint under `dir` whose files all match their checksums. Incomplete and damaged checkpoints are
+// skipped and listed in `skipped` with the reason. Returns an empty value if `dir` has no checkpoint; throws IoError if
+// all its checkpoints are damaged.
+struct OpenedCheckpoint {
   std::string path;
   std::unique_ptr<Checkpoint> checkpoint;
 };
-std::optional<FoundCheckpoint> newest_sound(const std::string& dir, std::vector<std::string>* skipped = nullptr);
+std::optional<OpenedCheckpoint> newest_valid(const std::string& dir, std::vector<std::string>* skipped = nullptr);
 
 }  // namespace esp::ckpt

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-// A file name, never a path: an index must not reach outside its folder.
+// A plain file name, not a path: an index must not reference files outside its folder.
 bool plain_file_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
@@ -31,16 +31,16 @@ WeightIndex parse_weight_index(std::string_view text, std::string_view name) {
   WeightIndex index;
   for (const auto& [tensor, file] : json["weight_map"].items()) {
     if (!file.is_string() || !plain_file_name(file.get<std::string>()))
-      refuse(fmt::format("tensor {} lies in {}, which is no file name", tensor, file.dump()));
+      refuse(fmt::format("tensor {}: got file {}; expected a plain file name", tensor, file.dump()));
     index.file_of.emplace(tensor, file.get<std::string>());
   }
   if (json.contains("metadata") && json["metadata"].is_object() && json["metadata"].contains("total_size")) {
-    // Some writers put it down as a float.
+    // Some writers store total_size as a floating-point number.
     const Json& size = json["metadata"]["total_size"];
     if (size.is_number_unsigned()) {
       index.total_size = size.get<uint64_t>();
     } else if (!size.is_number_float() || !(size.get<double>() >= 0) || size.get<double>() > 0x1p63) {
-      refuse(fmt::format("metadata.total_size is {}, not a number of bytes", size.dump()));
+      refuse(fmt::format("metadata.total_size: got {}; expected a number of bytes", size.dump()));
     } else {
       index.total_size = static_cast<uint64_t>(size.get<double>());
     }
@@ -50,7 +50,8 @@ WeightIndex parse_weight_index(std::string_view text, std::string_view name) {
 
 std::string to_json(const WeightIndex& index) {
   Json json = {{"metadata", {{"total_size", index.total_size}}}, {"weight_map", Json::object()}};
-  auto& rows = json["weight_map"].get_ref<Json::object_t&>();  // filled without a search of all names for each
+  // Rows are inserted directly, because json["name"] searches all names linearly.
+  auto& rows = json["weight_map"].get_ref<Json::object_t&>();
   for (const auto& [tensor, file] : index.file_of) rows.emplace_back(tensor, file);
   return json.dump(2) + "\n";
 }
@@ -63,11 +64,11 @@ HfFolder::HfFolder(const std::string& path) : path_(path) {
     return;
   }
   if (!fs::exists(at(kIndex)))
-    throw IoError(fmt::format("{}: neither {} nor {} is there{}", path, kSingle, kIndex,
-                              fs::exists(at("pytorch_model.bin"))
-                                  ? "; pytorch_model.bin runs code when read: save the model with "
-                                    "safe_serialization=True first"
-                                  : ""));
+    throw IoError(fmt::format(
+        "{}: got a folder without {} and without {}; expected one of them{}", path, kSingle, kIndex,
+        fs::exists(at("pytorch_model.bin")) ? ". pytorch_model.bin is not read, because reading it runs code: save the "
+                                              "model with safe_serialization=True first"
+                                            : ""));
   const WeightIndex index = parse_weight_index(obs::read_whole_file(at(kIndex), kMaxJsonBytes), at(kIndex));
   std::map<std::string, const SafetensorsFile*> opened;
   for (const auto& [tensor, name] : index.file_of) {
@@ -77,34 +78,36 @@ HfFolder::HfFolder(const std::string& path) : path_(path) {
       file = files_.back().get();
     }
     const TensorEntry* entry = file->find(tensor);
-    if (!entry) throw IoError(fmt::format("{}: {} is not in {}, where the index puts it", at(kIndex), tensor, name));
+    if (!entry)
+      throw IoError(fmt::format("{}: the index lists tensor {} in {}, but that file does not contain it", at(kIndex),
+                                tensor, name));
     tensors_[tensor] = {file, entry};
   }
 }
 
 void HfFolder::rename(const std::function<std::string(const std::string&)>& spelling) {
-  std::map<std::string, Found, std::less<>> renamed;
+  std::map<std::string, TensorRef, std::less<>> renamed;
   for (const auto& [name, found] : tensors_)
     if (const auto [at, is_new] = renamed.emplace(spelling(name), found); !is_new)
-      throw IoError(fmt::format("{}: {} and {} are two spellings of one tensor", path_, at->second.entry->name,
-                                found.entry->name));
+      throw IoError(fmt::format("{}: got the same tensor under two names, {} and {}; expected one", path_,
+                                at->second.entry->name, found.entry->name));
   tensors_ = std::move(renamed);
   taken_.clear();
 }
 
-std::optional<HfFolder::Found> HfFolder::find(std::string_view name) const {
+std::optional<HfFolder::TensorRef> HfFolder::find(std::string_view name) const {
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? std::nullopt : std::optional(found->second);
 }
 
-HfFolder::Found HfFolder::take(std::string_view name) {
+HfFolder::TensorRef HfFolder::take(std::string_view name) {
   if (const auto found = tensors_.find(name); found != tensors_.end()) {
     taken_.insert(found->first);
     return found->second;
   }
   const std::vector<std::string> have = names();
   const std::string_view near = nearest_name(name, {have.begin(), have.end()});
-  throw IoError(fmt::format("{}: no tensor {} among its {}{}", path_, name, have.size(),
+  throw IoError(fmt::format("{}: no tensor {} among {} tensors{}", path_, name, have.size(),
                             near.empty() ? "" : fmt::format("; the nearest is {}", near)));
 }
 
@@ -114,7 +117,7 @@ std::vector<std::string> HfFolder::names() const {
   return names;
 }
 
-std::vector<std::string> HfFolder::not_taken() const {
+std::vector<std::string> HfFolder::unused_names() const {
   std::vector<std::string> names;
   for (const auto& [name, found] : tensors_)
     if (!taken_.contains(name)) names.push_back(name);
@@ -127,14 +130,14 @@ bool is_hf_folder(const std::string& path) {
           fs::exists(path + "/pytorch_model.bin"));
 }
 
-uint64_t TensorToMake::bytes() const {
+uint64_t DeferredTensor::bytes() const {
   uint64_t bytes = size_of(dtype);
   for (int64_t dim : shape) bytes *= static_cast<uint64_t>(dim);
   return bytes;
 }
 
-void write_hf_tensors(const std::string& folder, std::span<const TensorToMake> tensors, uint64_t shard_bytes) {
-  std::vector<std::span<const TensorToMake>> shards;
+void write_hf_tensors(const std::string& folder, std::span<const DeferredTensor> tensors, uint64_t shard_bytes) {
+  std::vector<std::span<const DeferredTensor>> shards;
   WeightIndex index;
   uint64_t in_shard = 0;
   size_t first = 0;
@@ -153,8 +156,8 @@ void write_hf_tensors(const std::string& folder, std::span<const TensorToMake> t
     const std::string file =
         shards.size() == 1 ? kSingle : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     std::vector<std::vector<std::byte>> values;
-    std::vector<TensorToWrite> made;
-    for (const TensorToMake& tensor : shards[i]) {
+    std::vector<TensorSource> made;
+    for (const DeferredTensor& tensor : shards[i]) {
       values.emplace_back(tensor.bytes());
       tensor.make(values.back().data());
       made.push_back({tensor.name, tensor.dtype, tensor.shape, values.back().data()});

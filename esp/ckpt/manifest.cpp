@@ -15,24 +15,24 @@ namespace esp::ckpt {
 namespace {
 
 constexpr int kVersion = 2, kOldest = 1;
-// The file begins so; the checksum is of every byte behind the second.
+// The file begins with the checksum field. The checksum is of all bytes after that field.
 constexpr std::string_view kBeforeChecksum = "{\n \"checksum\": \"", kBehindChecksum = "\",\n";
 constexpr size_t kChecksumLetters = 32;
 
-Json box_of(const PieceRecord& piece) {
-  Json json = {{"file", piece.file}, {"key", piece.key}, {"first", piece.first}, {"count", piece.count}};
-  if (!piece.begin.empty()) {
-    json["begin"] = piece.begin;
-    json["extent"] = piece.extent;
+Json box_of(const SliceRecord& slice) {
+  Json json = {{"file", slice.file}, {"key", slice.key}, {"first", slice.first}, {"count", slice.count}};
+  if (!slice.begin.empty()) {
+    json["begin"] = slice.begin;
+    json["extent"] = slice.extent;
   }
-  if (!piece.checksum.empty()) json["xxh3_64"] = piece.checksum;
+  if (!slice.checksum.empty()) json["xxh3_64"] = slice.checksum;
   return json;
 }
 
-// A file name, never a path: a manifest must not reach outside its folder.
+// A plain file name, not a path: a manifest must not reference files outside its folder.
 void check_file_name(const std::string& name) {
   if (name.empty() || name.find('/') != std::string::npos || name[0] == '.')
-    throw IoError(fmt::format("file name \"{}\"", name));
+    throw IoError(fmt::format("file name: got \"{}\"; expected a name without a path", name));
 }
 
 std::vector<int64_t> whole_numbers(const Json& values) {
@@ -42,83 +42,89 @@ std::vector<int64_t> whole_numbers(const Json& values) {
   return numbers;
 }
 
-PieceRecord piece_from(const Json& json) {
-  PieceRecord piece;
-  piece.file = json.at("file").get<std::string>();
-  check_file_name(piece.file);
-  piece.key = json.at("key").get<std::string>();
-  piece.first = whole_number(json.at("first"));
-  piece.count = whole_number(json.at("count"));
+SliceRecord piece_from(const Json& json) {
+  SliceRecord slice;
+  slice.file = json.at("file").get<std::string>();
+  check_file_name(slice.file);
+  slice.key = json.at("key").get<std::string>();
+  slice.first = whole_number(json.at("first"));
+  slice.count = whole_number(json.at("count"));
   if (json.contains("begin")) {
-    piece.begin = whole_numbers(json.at("begin"));
-    piece.extent = whole_numbers(json.at("extent"));
+    slice.begin = whole_numbers(json.at("begin"));
+    slice.extent = whole_numbers(json.at("extent"));
   }
-  if (json.contains("xxh3_64")) piece.checksum = json.at("xxh3_64").get<std::string>();
-  return piece;
+  if (json.contains("xxh3_64")) slice.checksum = json.at("xxh3_64").get<std::string>();
+  return slice;
 }
 
-// Boxes lie inside the tensor and flat ranges inside their box; element counts do not overflow.
-void check_piece(const TensorRecord& tensor, const PieceRecord& piece) {
-  const std::vector<int64_t>& extent = piece.begin.empty() ? tensor.shape : piece.extent;
+// Checks that the slice's box is inside the tensor and its contiguous range inside the box, without overflow of element
+// counts.
+void check_slice(const TensorRecord& tensor, const SliceRecord& slice) {
+  const std::vector<int64_t>& extent = slice.begin.empty() ? tensor.shape : slice.extent;
   bool fits =
-      piece.begin.empty() || (piece.begin.size() == tensor.shape.size() && extent.size() == tensor.shape.size());
+      slice.begin.empty() || (slice.begin.size() == tensor.shape.size() && extent.size() == tensor.shape.size());
   int64_t count = 1;
   for (size_t d = 0; fits && d < extent.size(); ++d) {
-    const int64_t begin = piece.begin.empty() ? 0 : piece.begin[d];
+    const int64_t begin = slice.begin.empty() ? 0 : slice.begin[d];
     fits = begin >= 0 && extent[d] >= 0 && begin <= tensor.shape[d] - extent[d] &&
            !__builtin_mul_overflow(count, extent[d], &count);
   }
-  if (!fits || piece.first < 0 || piece.count < 0 || piece.first > count || piece.count > count - piece.first)
-    throw IoError(fmt::format("piece {} of {} does not lie inside its tensor", piece.key, piece.file));
+  if (!fits || slice.first < 0 || slice.count < 0 || slice.first > count || slice.count > count - slice.first)
+    throw IoError(fmt::format("slice {} of file {}: got a range outside its tensor; expected a range inside it",
+                              slice.key, slice.file));
 }
 
-// Two pieces that tell of one element could tell two things. Flat runs are compared; boxes, which may interleave, are
-// counted.
-void check_told_once(const TensorRecord& tensor, const std::string& name) {
+// Rejects slices that overlap, because an element could then have two values. Contiguous ranges are compared with each
+// other. Boxes may interleave, so for them only the total number of elements is checked.
+void check_no_overlap(const TensorRecord& tensor, const std::string& name) {
   int64_t count = 1, held = 0;
   bool once = true, flat = true;
   for (int64_t dim : tensor.shape) once = once && !__builtin_mul_overflow(count, dim, &count);
   std::vector<std::pair<int64_t, int64_t>> runs;
-  for (const PieceRecord& piece : tensor.pieces) {
-    once = once && !__builtin_add_overflow(held, piece.count, &held);
-    flat = flat && piece.begin.empty();
-    if (piece.count > 0) runs.emplace_back(piece.first, piece.first + piece.count);
+  for (const SliceRecord& slice : tensor.slices) {
+    once = once && !__builtin_add_overflow(held, slice.count, &held);
+    flat = flat && slice.begin.empty();
+    if (slice.count > 0) runs.emplace_back(slice.first, slice.first + slice.count);
   }
   once = once && held <= count;
   std::sort(runs.begin(), runs.end());
   for (size_t i = 1; once && flat && i < runs.size(); ++i) once = runs[i - 1].second <= runs[i].first;
-  if (!once) throw IoError(fmt::format("elements of {} are told of more than once", name));
+  if (!once)
+    throw IoError(
+        fmt::format("tensor {}: got elements that are stored more than once; expected each element once", name));
 }
 
 void read_files(const Json& json, std::map<std::string, FileRecord>& files) {
   for (const auto& [file, record] : json.items()) {
     check_file_name(file);
-    if (file == kManifestName) throw IoError("it lists itself");
+    if (file == kManifestName) throw IoError("the manifest lists itself as a file");
     const int64_t bytes = whole_number(record.at("bytes"));
-    if (bytes < 0) throw IoError(fmt::format("{} of {} bytes", file, bytes));
+    if (bytes < 0) throw IoError(fmt::format("file {}: got {} bytes; expected a size >= 0", file, bytes));
     files[file] = {static_cast<uint64_t>(bytes), record.at("xxh3_128").get<std::string>()};
   }
 }
 
 Json json_of(const std::map<std::string, FileRecord>& files) {
   Json json = Json::object();
-  auto& rows = json.get_ref<Json::object_t&>();  // filled without a search of all names for each
+  // Rows are inserted directly, because json["name"] searches all names linearly.
+  auto& rows = json.get_ref<Json::object_t&>();
   for (const auto& [name, file] : files)
     rows.emplace_back(name, Json{{"bytes", file.bytes}, {"xxh3_128", file.checksum}});
   return json;
 }
 
 std::string checksum_of_text(std::string_view text) {
-  return checksum_of(std::as_bytes(std::span(text.data(), text.size())));
+  return file_checksum(std::as_bytes(std::span(text.data(), text.size())));
 }
 
-// Whether there is a checksum; IoError when it is not that of the text.
+// True if the text has a checksum and it matches; false if the text has none. Throws IoError if the checksum does not
+// match.
 bool checked(std::string_view text, std::string_view name) {
   const size_t begin = kBeforeChecksum.size(), end = begin + kChecksumLetters;
   if (!text.starts_with(kBeforeChecksum) || text.size() < end + kBehindChecksum.size()) return false;
-  const std::string_view told = text.substr(begin, kChecksumLetters), rest = text.substr(end);
-  if (!rest.starts_with(kBehindChecksum) || checksum_of_text(rest.substr(kBehindChecksum.size())) != told)
-    throw IoError(fmt::format("{}: damaged: its checksum is not that of its text", name));
+  const std::string_view stored = text.substr(begin, kChecksumLetters), rest = text.substr(end);
+  if (!rest.starts_with(kBehindChecksum) || checksum_of_text(rest.substr(kBehindChecksum.size())) != stored)
+    throw IoError(fmt::format("{}: damaged: the checksum does not match the text", name));
   return true;
 }
 
@@ -130,12 +136,12 @@ TensorRecord tensor_from(const Json& json) {
     throw IoError(error.what());
   }
   tensor.shape = whole_numbers(json.at("shape"));
-  if (tensor.shape.size() > 6) throw IoError("a tensor of more than 6 dimensions");
+  if (tensor.shape.size() > 6) throw IoError("shape: got more than 6 dimensions; expected at most 6");
   for (int64_t dim : tensor.shape)
-    if (dim < 0) throw IoError("a negative dimension");
-  for (const Json& piece : json.at("pieces")) {
-    tensor.pieces.push_back(piece_from(piece));
-    check_piece(tensor, tensor.pieces.back());
+    if (dim < 0) throw IoError("shape: got a negative dimension; expected dimensions >= 0");
+  for (const Json& slice : json.at("pieces")) {
+    tensor.slices.push_back(piece_from(slice));
+    check_slice(tensor, tensor.slices.back());
   }
   return tensor;
 }
@@ -150,12 +156,12 @@ std::string to_json(const Manifest& manifest) {
   json["tensors"] = Json::object();
   auto& tensors = json["tensors"].get_ref<Json::object_t&>();
   for (const auto& [name, tensor] : manifest.tensors) {
-    Json pieces = Json::array();
-    for (const PieceRecord& piece : tensor.pieces) pieces.push_back(box_of(piece));
+    Json slices = Json::array();
+    for (const SliceRecord& slice : tensor.slices) slices.push_back(box_of(slice));
     tensors.emplace_back(
-        name, Json{{"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"pieces", std::move(pieces)}});
+        name, Json{{"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"pieces", std::move(slices)}});
   }
-  const std::string text = json.dump(1) + "\n", rest = text.substr(2);  // behind "{\n"
+  const std::string text = json.dump(1) + "\n", rest = text.substr(2);  // the checksummed text begins after "{\n"
   return fmt::format("{}{}{}{}", kBeforeChecksum, checksum_of_text(rest), kBehindChecksum, rest);
 }
 
@@ -172,25 +178,28 @@ Manifest parse_manifest(std::string_view text, std::string_view name) {
   try {
     const Json& version = json.at("version");
     if (json.at("format") != "espalier" || !version.is_number_integer() || version < kOldest || version > kVersion)
-      throw IoError(fmt::format("format {} version {} is not one this build reads (espalier {} to {})",
+      throw IoError(fmt::format("format: got {} version {}; expected \"espalier\" version {} to {}",
                                 json.at("format").dump(), version.dump(), kOldest, kVersion));
-    if (version >= 2 && !has_checksum) throw IoError("damaged: it does not begin with its checksum");
+    if (version >= 2 && !has_checksum) throw IoError("damaged: the file does not begin with a checksum");
     Manifest manifest;
     const Json& step = json.at("step");
     if (!step.is_number_integer() || step < 0 || step > kMaxStep)
       throw IoError(fmt::format("step: got {}; expected an integer from 0 to {}", step.dump(), kMaxStep));
     manifest.step = step.get<int64_t>();
     manifest.state = json.at("state");
-    if (!manifest.state.is_object()) throw IoError("state is no object");
+    if (!manifest.state.is_object())
+      throw IoError(fmt::format("state: got {}; expected an object", manifest.state.type_name()));
     if (json.contains("attempt")) manifest.attempt = json.at("attempt").get<std::string>();
     read_files(json.at("files"), manifest.files);
     if (json.contains("added")) read_files(json.at("added"), manifest.added);
     for (const auto& [tensor, record] : json.at("tensors").items()) {
       manifest.tensors.emplace(tensor, tensor_from(record));
-      for (const PieceRecord& piece : manifest.tensors.find(tensor)->second.pieces)
-        if (!manifest.files.contains(piece.file))
-          throw IoError(fmt::format("{} lies in {}, which is not listed", tensor, piece.file));
-      check_told_once(manifest.tensors.find(tensor)->second, tensor);
+      for (const SliceRecord& slice : manifest.tensors.find(tensor)->second.slices)
+        if (!manifest.files.contains(slice.file))
+          throw IoError(
+              fmt::format("tensor {}: got file {}, which is not listed under \"files\"; expected a listed file", tensor,
+                          slice.file));
+      check_no_overlap(manifest.tensors.find(tensor)->second, tensor);
     }
     return manifest;
   } catch (const nlohmann::json::exception& error) {

@@ -1,4 +1,5 @@
-// A manifest from any bytes: refused, or read and written back equal.
+// Parses a manifest from arbitrary bytes. The parser either rejects them, or the manifest is unchanged after it is
+// written and parsed again.
 #include <string_view>
 
 #include "esp/base/error.h"

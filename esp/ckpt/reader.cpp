@@ -1,4 +1,5 @@
-// Reading: any box or flat run of a tensor, gathered from the pieces that hold it.
+// Reads checkpoints. A read can request any box or contiguous range of a tensor. The reader gathers its elements from
+// the stored slices.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -7,7 +8,7 @@
 #include "esp/base/table.h"
 #include "esp/ckpt/checkpoint.h"
 #include "esp/ckpt/manifest.h"
-#include "esp/ckpt/own_file.h"
+#include "esp/ckpt/regular_file.h"
 #include "esp/ckpt/safetensors.h"
 #include "esp/device/gpu.h"
 #include "esp/kernel/elementwise.h"
@@ -16,15 +17,17 @@
 namespace esp::ckpt {
 namespace {
 
-constexpr size_t kMostNamed = 3;  // damaged tensors in one message
+constexpr size_t kMaxNamed = 3;                      // maximum number of damaged tensors named in a message
+constexpr int64_t kStagedValues = int64_t{1} << 20;  // values that are cast or sent to a device at once
 
-// A flat run of a box, walked as runs that are contiguous in the global tensor too.
+// A contiguous range of the elements of a box, in the box's row-major order. for_each_range splits it into ranges that
+// are also contiguous in the global tensor.
 struct Box {
-  std::vector<int64_t> shape, begin, extent;  // of the tensor, and of the box in it
+  std::vector<int64_t> shape, begin, extent;  // shape of the tensor; begin and extent of the box
   int64_t first = 0, count = 0;
 
   int64_t row() const { return extent.empty() ? 1 : extent.back(); }
-  // Flat position in the tensor of element `at` of the box.
+  // Row-major position, in the global tensor, of element number `at` of the box.
   int64_t global(int64_t at) const {
     int64_t position = 0, stride = 1;
     for (size_t d = shape.size(); d-- > 0;) {
@@ -34,9 +37,10 @@ struct Box {
     }
     return position;
   }
-  // f(global, local, count) for each run; local counts from the first element of the range.
+  // Calls f(global, local, count) for each such range. `global` is the range's position in the global tensor; `local`
+  // is its position counted from element `first` of the box.
   template <typename F>
-  void for_each_run(F&& f) const {
+  void for_each_range(F&& f) const {
     for (int64_t at = first; at < first + count;) {
       const int64_t length = std::min(first + count, at / row() * row() + row()) - at;
       f(global(at), at - first, length);
@@ -49,7 +53,7 @@ Box box_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& begin,
            int64_t first, int64_t count) {
   Box box{shape, begin, extent, first, count};
   if (begin.empty()) {
-    // The whole tensor is one row: its runs are as long as can be.
+    // A whole tensor is treated as a single row, so that the contiguous ranges are as long as possible.
     int64_t all = 1;
     for (int64_t dim : shape) all *= dim;
     box.shape = box.extent = {all};
@@ -58,9 +62,9 @@ Box box_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& begin,
   return box;
 }
 
-struct Run {
+struct StoredElements {
   int64_t global, local, count;
-  size_t piece;
+  size_t slice;
 };
 
 class ReadCheckpoint final : public Checkpoint {
@@ -68,15 +72,15 @@ class ReadCheckpoint final : public Checkpoint {
   explicit ReadCheckpoint(const std::string& path)
       : path_(path),
         manifest_(
-            parse_manifest(read_own_file(path + "/" + kManifestName, kMaxJsonBytes), path + "/" + kManifestName)) {
+            parse_manifest(read_regular_file(path + "/" + kManifestName, kMaxJsonBytes), path + "/" + kManifestName)) {
     for (const auto& [name, record] : manifest_.files) {
       auto file = open_tensors(path + "/" + name, record);
-      if (file->file_bytes() != record.bytes || checksum_of(file->whole()) != record.checksum)
-        throw IoError(fmt::format("{}: damaged in {}: the manifest tells of {} bytes with checksum {}", file->path(),
-                                  damaged_in(*file, name), record.bytes, record.checksum));
+      if (file->file_bytes() != record.bytes || file->checksum() != record.checksum)
+        throw IoError(fmt::format("{}: damaged in {}: the manifest lists {} bytes with checksum {}", file->path(),
+                                  damaged_tensors(*file, name), record.bytes, record.checksum));
       files_[name] = std::move(file);
     }
-    for (const auto& [name, record] : manifest_.added) check_own_file(path + "/" + name, record);
+    for (const auto& [name, record] : manifest_.added) verify_file(path + "/" + name, record);
   }
 
   int64_t step() const override { return manifest_.step; }
@@ -92,16 +96,16 @@ class ReadCheckpoint final : public Checkpoint {
     return tensor::Shape(std::span<const int64_t>(find(name).shape));
   }
 
-  void read(const Piece& wanted) const override {
+  void read(const TensorSlice& wanted) const override {
     const TensorRecord& tensor = find(wanted.name);
     if (!std::ranges::equal(tensor.shape, wanted.global_shape.dims()))
-      throw IoError(fmt::format("{}: {} is [{}] there and {} here: another model's checkpoint", path_, wanted.name,
-                                fmt::join(tensor.shape, ", "), wanted.global_shape.text()));
-    const std::vector<Run> stored = runs_of(tensor);
+      throw IoError(fmt::format("{}: {} has shape [{}]; this model needs {}. The checkpoint belongs to another model",
+                                path_, wanted.name, fmt::join(tensor.shape, ", "), wanted.global_shape.text()));
+    const std::vector<StoredElements> stored = stored_ranges(tensor);
     const Box box = box_of(tensor.shape, wanted.begin, wanted.extent, wanted.first, wanted.values.count());
-    box.for_each_run([&](int64_t global, int64_t local, int64_t count) {
+    box.for_each_range([&](int64_t global, int64_t local, int64_t count) {
       while (count > 0) {
-        const int64_t done = copy_some(wanted, tensor, stored, global, local, count);
+        const int64_t done = copy_overlap(wanted, tensor, stored, global, local, count);
         global += done;
         local += done;
         count -= done;
@@ -110,30 +114,30 @@ class ReadCheckpoint final : public Checkpoint {
   }
 
  private:
-  // A header that makes no sense is damage like any other.
+  // Opens a tensor file. An invalid header is reported as damage of the checkpoint.
   static std::unique_ptr<SafetensorsFile> open_tensors(const std::string& path, const FileRecord& record) {
-    const obs::File file = open_own_file(path);
+    obs::File file = open_regular_file(path);
     if (file.size() != record.bytes)
-      throw IoError(fmt::format("{}: damaged: {} bytes, the manifest tells of {}", path, file.size(), record.bytes));
+      throw IoError(fmt::format("{}: damaged: got {} bytes; the manifest lists {}", path, file.size(), record.bytes));
     try {
-      return std::make_unique<SafetensorsFile>(file);
+      return std::make_unique<SafetensorsFile>(std::move(file));
     } catch (const IoError& error) {
       throw IoError(fmt::format("{}: damaged in its header: {}", path, error.what()));
     }
   }
 
-  // Which tensors of a file have other bytes than were written.
-  std::string damaged_in(const SafetensorsFile& file, const std::string& name) const {
+  // The names of the damaged tensors: those whose bytes do not match their checksum.
+  std::string damaged_tensors(const SafetensorsFile& file, const std::string& name) const {
     std::vector<std::string> found;
     for (const auto& [tensor, record] : manifest_.tensors)
-      for (const PieceRecord& piece : record.pieces) {
-        if (piece.file != name || piece.checksum.empty()) continue;
-        const TensorEntry* entry = file.find(piece.key);
-        if (entry && short_checksum_of(file.bytes(*entry)) != piece.checksum) found.push_back(tensor);
+      for (const SliceRecord& slice : record.slices) {
+        if (slice.file != name || slice.checksum.empty()) continue;
+        const TensorEntry* entry = file.find(slice.key);
+        if (entry && file.checksum(*entry) != slice.checksum) found.push_back(tensor);
       }
-    if (found.size() > kMostNamed) {
-      const size_t more = found.size() - kMostNamed;
-      found.resize(kMostNamed);
+    if (found.size() > kMaxNamed) {
+      const size_t more = found.size() - kMaxNamed;
+      found.resize(kMaxNamed);
       found.push_back(fmt::format("{} more", more));
     }
     return found.empty() ? "its header" : fmt::format("{}", fmt::join(found, ", "));
@@ -142,47 +146,66 @@ class ReadCheckpoint final : public Checkpoint {
   const TensorRecord& find(std::string_view name) const {
     const auto at = manifest_.tensors.find(name);
     if (at != manifest_.tensors.end()) return at->second;
-    throw IoError(fmt::format("{}: no tensor {}; it holds {} others: another model's checkpoint", path_, name,
+    throw IoError(fmt::format("{}: no tensor {} among {} tensors. The checkpoint belongs to another model", path_, name,
                               manifest_.tensors.size()));
   }
 
-  static std::vector<Run> runs_of(const TensorRecord& tensor) {
-    std::vector<Run> runs;
-    for (size_t i = 0; i < tensor.pieces.size(); ++i) {
-      const PieceRecord& p = tensor.pieces[i];
+  static std::vector<StoredElements> stored_ranges(const TensorRecord& tensor) {
+    std::vector<StoredElements> ranges;
+    for (size_t i = 0; i < tensor.slices.size(); ++i) {
+      const SliceRecord& p = tensor.slices[i];
       box_of(tensor.shape, p.begin, p.extent, p.first, p.count)
-          .for_each_run([&](int64_t global, int64_t local, int64_t count) {
-            runs.push_back({global, local, count, i});
+          .for_each_range([&](int64_t global, int64_t local, int64_t count) {
+            ranges.push_back({global, local, count, i});
           });
     }
-    std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.global < b.global; });
-    return runs;
+    std::sort(ranges.begin(), ranges.end(),
+              [](const StoredElements& a, const StoredElements& b) { return a.global < b.global; });
+    return ranges;
   }
 
-  // From the stored run that holds element `global`, as much as both have.
-  int64_t copy_some(const Piece& wanted, const TensorRecord& tensor, const std::vector<Run>& stored, int64_t global,
-                    int64_t local, int64_t count) const {
-    auto run =
-        std::upper_bound(stored.begin(), stored.end(), global, [](int64_t at, const Run& r) { return at < r.global; });
+  // Finds the stored range that contains element `global` and copies those of its elements that are requested. Returns
+  // the number of elements copied.
+  int64_t copy_overlap(const TensorSlice& wanted, const TensorRecord& tensor, const std::vector<StoredElements>& stored,
+                       int64_t global, int64_t local, int64_t count) const {
+    auto run = std::upper_bound(stored.begin(), stored.end(), global,
+                                [](int64_t at, const StoredElements& r) { return at < r.global; });
     if (run == stored.begin() || global >= std::prev(run)->global + std::prev(run)->count)
-      throw IoError(fmt::format("{}: element {} of {} lies in no file", path_, global, wanted.name));
+      throw IoError(fmt::format("{}: no file contains element {} of tensor {}", path_, global, wanted.name));
     --run;
-    const PieceRecord& piece = tensor.pieces[run->piece];
-    const SafetensorsFile& file = *files_.at(piece.file);
-    const TensorEntry* entry = file.find(piece.key);
-    if (!entry || entry->dtype != tensor.dtype || static_cast<int64_t>(entry->count()) != piece.count)
-      throw IoError(fmt::format("{}: {} is not what the manifest tells of", file.path(), piece.key));
+    const SliceRecord& slice = tensor.slices[run->slice];
+    const SafetensorsFile& file = *files_.at(slice.file);
+    const TensorEntry* entry = file.find(slice.key);
+    if (!entry || entry->dtype != tensor.dtype || static_cast<int64_t>(entry->count()) != slice.count)
+      throw IoError(fmt::format("{}: tensor {}: its dtype or size differs from the manifest", file.path(), slice.key));
     const int64_t skip = global - run->global, done = std::min(count, run->count - skip);
-    const std::byte* from = file.bytes(*entry).data() + static_cast<size_t>(run->local + skip) * size_of(tensor.dtype);
-    std::byte* to = wanted.values.as<std::byte>() + static_cast<size_t>(local) * size_of(wanted.values.dtype());
-    if (device::on_host(to)) {
-      kernel::cast(to, wanted.values.dtype(), from, tensor.dtype, done, {});
-    } else {
-      std::vector<std::byte> here(static_cast<size_t>(done) * size_of(wanted.values.dtype()));
-      kernel::cast(here.data(), wanted.values.dtype(), from, tensor.dtype, done, {});
-      device::transfer(to, here.data(), here.size());
-    }
+    copy_values(file, *entry, run->local + skip, wanted.values, local, done);
     return done;
+  }
+
+  // Reads `count` stored values from element `first` of an entry on, and writes them to `values` from element `at` on.
+  static void copy_values(const SafetensorsFile& file, const TensorEntry& entry, int64_t first,
+                          const tensor::Tensor& values, int64_t at, int64_t count) {
+    const DType dtype = values.dtype();
+    const auto size = static_cast<int64_t>(size_of(dtype)), stored_size = static_cast<int64_t>(size_of(entry.dtype));
+    const bool in_host_memory = device::is_host_accessible(values.data());
+    std::vector<std::byte> stored, cast;
+    for (int64_t done = 0; done < count;) {
+      std::byte* const to = values.as<std::byte>() + (at + done) * size;
+      const bool directly = in_host_memory && dtype == entry.dtype;
+      const int64_t length = directly ? count : std::min(count - done, kStagedValues);
+      const auto from = static_cast<uint64_t>((first + done) * stored_size);
+      if (directly) {
+        file.read(entry, from, {to, static_cast<size_t>(length * size)});
+      } else {
+        stored.resize(static_cast<size_t>(length * stored_size));
+        file.read(entry, from, stored);
+        if (!in_host_memory) cast.resize(static_cast<size_t>(length * size));
+        kernel::cast(in_host_memory ? to : cast.data(), dtype, stored.data(), entry.dtype, length, {});
+        if (!in_host_memory) device::transfer(to, cast.data(), cast.size());
+      }
+      done += length;
+    }
   }
 
   std::string path_;

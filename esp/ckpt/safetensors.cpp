@@ -1,7 +1,6 @@
 #include "esp/ckpt/safetensors.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "esp/base/check.h"
 #include "esp/base/error.h"
 #include "esp/base/json.h"
 #include "esp/obs/file.h"
@@ -23,15 +23,24 @@ namespace {
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr uint64_t kAlignment = 64;
 constexpr size_t kChunkBytes = size_t{1} << 20;
-constexpr uint64_t kPassingBytes = uint64_t{16} << 20;  // of what lies beyond memory; whole elements of any type
+// staging buffer for offloaded values; a multiple of every element size
+constexpr uint64_t kStagingBytes = uint64_t{16} << 20;
 
 struct TypeName {
   std::string_view name;
   DType dtype;
 };
-constexpr TypeName kTypes[] = {{"F64", DType::f64}, {"F32", DType::f32}, {"BF16", DType::bf16}, {"F16", DType::f16},
-                               {"I64", DType::i64}, {"I32", DType::i32}, {"I16", DType::i16},   {"I8", DType::i8},
-                               {"U8", DType::u8},   {"BOOL", DType::u8}};  // read only: masks that some folders carry
+constexpr TypeName kTypes[] = {{"F64", DType::f64},
+                               {"F32", DType::f32},
+                               {"BF16", DType::bf16},
+                               {"F16", DType::f16},
+                               {"I64", DType::i64},
+                               {"I32", DType::i32},
+                               {"I16", DType::i16},
+                               {"I8", DType::i8},
+                               {"U8", DType::u8},
+                               // only for reading: some folders contain mask tensors of this type
+                               {"BOOL", DType::u8}};
 
 std::optional<DType> type_named(std::string_view name) {
   for (const TypeName& row : kTypes)
@@ -49,8 +58,8 @@ std::string_view name_in_file(DType dtype) {
   throw IoError(fmt::format("{}: {}", file, what));
 }
 
-// Fills a SafetensorsHeader event by event: a tree of 10^6 tensors would take several times the time and memory.
-// Fields of a tensor that the format does not have are ignored. Duplicate names of tensors are left to the caller.
+// Builds a SafetensorsHeader from SAX events, because a DOM of 10^6 tensors would take several times the time and
+// memory. Unknown fields of a tensor are ignored. The caller checks for duplicate tensor names.
 class HeaderReader final : public nlohmann::json_sax<Json> {
  public:
   HeaderReader(SafetensorsHeader& header, std::string_view file) : header_(header), file_(file) {}
@@ -84,7 +93,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     header_.tensors.back().dtype = *dtype;
     return true;
   }
-  bool binary(binary_t&) override { return false; }  // no JSON text has one
+  bool binary(binary_t&) override { return false; }  // never called: JSON text has no binary values
 
   bool start_object(size_t) override {
     ++depth_;
@@ -147,7 +156,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     if (problem.empty()) problem = fmt::format("{}: {}", file_, text);
     return false;
   }
-  // A value of another kind than its place needs.
+  // Reports a value of the wrong type.
   bool wrong(std::string_view got) {
     return fail(fmt::format("tensor {}: {}: got {}; expected {}", tensor(), kFields[field_], got, kExpected[field_]));
   }
@@ -160,7 +169,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   }
   bool nested() {
     if (depth_ > kMaxJsonDepth) return fail(fmt::format("is nested deeper than {} levels", kMaxJsonDepth));
-    --depth_;  // of the value itself
+    --depth_;  // checks at the level of the enclosing object
     const bool fits = other("a list or an object");
     ++depth_;
     return fits;
@@ -171,7 +180,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
       if (!(given_ & (1u << field))) return fail(fmt::format("tensor {} has no {}", entry.name, kFields[field]));
     if (num_offsets_ != 2) {
       field_ = kOffsets;
-      return wrong("fewer");
+      return wrong("fewer than two numbers");
     }
     uint64_t bytes = size_of(entry.dtype);
     for (const int64_t dim : entry.shape)
@@ -187,11 +196,11 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   SafetensorsHeader& header_;
   std::string_view file_;
-  int depth_ = 0;  // of open objects and lists
+  int depth_ = 0;  // number of objects and arrays that are open
   bool in_metadata_ = false, has_metadata_ = false;
-  std::string key_;  // of the metadata
+  std::string key_;  // current key of the metadata
   Field field_ = kNone;
-  unsigned given_ = 0;  // fields of the tensor, as bits
+  unsigned given_ = 0;  // bit mask of the fields seen for this tensor
   std::array<uint64_t, 2> offsets_{};
   size_t num_offsets_ = 0;
 };
@@ -204,10 +213,16 @@ uint64_t TensorEntry::count() const {
 
 SafetensorsHeader parse_safetensors(std::span<const std::byte> head, uint64_t file_bytes, std::string_view name) {
   uint64_t length = 0;
-  if (head.size() < 8) refuse(name, fmt::format("{} bytes are no safetensors file", head.size()));
+  if (head.size() < 8)
+    refuse(name, fmt::format("got {} bytes; expected at least 8 bytes of a safetensors file", head.size()));
+  if (obs::is_git_lfs_pointer({reinterpret_cast<const char*>(head.data()), head.size()}))
+    refuse(name, "got a Git LFS pointer, not the file itself. Fetch the file: git lfs pull");
   std::memcpy(&length, head.data(), 8);
   if (length > kMaxHeaderBytes || length > file_bytes - 8 || length > head.size() - 8)
-    refuse(name, fmt::format("a header of {} bytes does not fit the file of {}", length, file_bytes));
+    refuse(
+        name,
+        fmt::format("header length: got {} bytes in a file of {} bytes; expected at most {} bytes, all inside the file",
+                    length, file_bytes, kMaxHeaderBytes));
   const std::string_view text(reinterpret_cast<const char*>(head.data()) + 8, length);
   if (text.empty() || text[0] != '{') refuse(name, "the header does not begin with {");
   SafetensorsHeader header;
@@ -226,33 +241,24 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, uint64_t fi
   uint64_t at = 0;
   for (const TensorEntry& entry : header.tensors) {
     if (entry.begin != at)
-      refuse(name, fmt::format("tensor {} begins at {}, where {} was expected: a hole or an overlap", entry.name,
+      refuse(name, fmt::format("tensor {} begins at byte {}; expected {} (without gap or overlap)", entry.name,
                                entry.begin, at));
     at = entry.end;
   }
   if (at != file_bytes - header.data_begin)
-    refuse(name, fmt::format("tensors end at byte {} of {} data bytes", at, file_bytes - header.data_begin));
+    refuse(name, fmt::format("got tensors up to byte {} of the data; expected up to its end, byte {}", at,
+                             file_bytes - header.data_begin));
   return header;
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : SafetensorsFile(obs::File(path, O_RDONLY)) {}
+SafetensorsFile::SafetensorsFile(const std::string& path) : SafetensorsFile(obs::open_input_file(path)) {}
 
-SafetensorsFile::SafetensorsFile(const obs::File& file) : path_(file.path()) {
-  size_ = file.size();
-  if (size_ < 8) refuse(path_, fmt::format("{} bytes are no safetensors file", size_));
-  void* data = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd(), 0);
-  if (data == MAP_FAILED) file.fail("cannot be mapped");
-  data_ = static_cast<const std::byte*>(data);
-  try {
-    header_ = parse_safetensors(whole(), size_, path_);
-  } catch (...) {
-    munmap(data, size_);
-    throw;
-  }
-}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (data_) munmap(const_cast<std::byte*>(data_), size_);
+SafetensorsFile::SafetensorsFile(obs::File file) : file_(std::move(file)), size_(file_.size()) {
+  uint64_t length = 0;
+  if (size_ >= 8) read_at(0, std::as_writable_bytes(std::span(&length, 1)));
+  // If the length is too large, parse_safetensors reports it: `head` then ends before the header does.
+  const std::string head = file_.read(0, std::min({size_, kMaxHeaderBytes, length}) + 8);
+  header_ = parse_safetensors(std::as_bytes(std::span(head)), size_, path());
 }
 
 const TensorEntry* SafetensorsFile::find(std::string_view name) const {
@@ -260,8 +266,36 @@ const TensorEntry* SafetensorsFile::find(std::string_view name) const {
   return at == header_.by_name.end() ? nullptr : &header_.tensors[at->second];
 }
 
-std::span<const std::byte> SafetensorsFile::bytes(const TensorEntry& entry) const {
-  return whole().subspan(header_.data_begin + entry.begin, entry.end - entry.begin);
+void SafetensorsFile::read_at(uint64_t offset, std::span<std::byte> to) const {
+  const size_t got = file_.read(offset, to);
+  if (got < to.size())
+    throw obs::FileChanged(
+        fmt::format("{}: got {} bytes at byte {}; expected {}. The file was truncated while it was read: restore it",
+                    path(), got, offset, to.size()));
+}
+
+void SafetensorsFile::read(const TensorEntry& entry, uint64_t first, std::span<std::byte> to) const {
+  ESP_CHECK(first <= entry.end - entry.begin && to.size() <= entry.end - entry.begin - first,
+            "{}: read of {} bytes from byte {} of a tensor of {} bytes", path(), to.size(), first,
+            entry.end - entry.begin);
+  read_at(header_.data_begin + entry.begin + first, to);
+}
+
+std::vector<std::byte> SafetensorsFile::bytes(const TensorEntry& entry) const {
+  std::vector<std::byte> bytes(entry.end - entry.begin);
+  read(entry, 0, bytes);
+  return bytes;
+}
+
+// Calls f(chunk) for the bytes from `begin` to `end` of the file.
+template <typename F>
+void SafetensorsFile::for_each_chunk(uint64_t begin, uint64_t end, F&& f) const {
+  std::vector<std::byte> buffer(std::min<uint64_t>(kChunkBytes, end - begin));
+  for (uint64_t at = begin; at < end; at += buffer.size()) {
+    const std::span chunk(buffer.data(), std::min<uint64_t>(buffer.size(), end - at));
+    read_at(at, chunk);
+    f(chunk);
+  }
 }
 
 namespace {
@@ -269,12 +303,15 @@ namespace {
 std::string hexadecimal(XXH128_hash_t hash) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
+std::string hexadecimal(XXH64_hash_t hash) {
+  return fmt::format("{:016x}", hash);
+}
 
 struct StateDeleter {
   void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
 };
 
-uint64_t bytes_of(const TensorToWrite& tensor) {
+uint64_t bytes_of(const TensorSource& tensor) {
   uint64_t bytes = size_of(tensor.dtype);
   for (int64_t dim : tensor.shape) bytes *= static_cast<uint64_t>(dim);
   return bytes;
@@ -282,21 +319,34 @@ uint64_t bytes_of(const TensorToWrite& tensor) {
 
 }  // namespace
 
-std::string checksum_of(std::span<const std::byte> bytes) {
+std::string file_checksum(std::span<const std::byte> bytes) {
   return hexadecimal(XXH3_128bits(bytes.data(), bytes.size()));
 }
 
-std::string short_checksum_of(std::span<const std::byte> bytes) {
-  return fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
+std::string SafetensorsFile::checksum() const {
+  const std::unique_ptr<XXH3_state_t, StateDeleter> hash(XXH3_createState());
+  XXH3_128bits_reset(hash.get());
+  for_each_chunk(
+      0, size_, [&](std::span<const std::byte> chunk) { XXH3_128bits_update(hash.get(), chunk.data(), chunk.size()); });
+  return hexadecimal(XXH3_128bits_digest(hash.get()));
 }
 
-WrittenFile write_safetensors(const std::string& path, std::span<const TensorToWrite> tensors,
+std::string SafetensorsFile::checksum(const TensorEntry& entry) const {
+  const std::unique_ptr<XXH3_state_t, StateDeleter> hash(XXH3_createState());
+  XXH3_64bits_reset(hash.get());
+  for_each_chunk(header_.data_begin + entry.begin, header_.data_begin + entry.end,
+                 [&](std::span<const std::byte> chunk) { XXH3_64bits_update(hash.get(), chunk.data(), chunk.size()); });
+  return hexadecimal(XXH3_64bits_digest(hash.get()));
+}
+
+WrittenFile write_safetensors(const std::string& path, std::span<const TensorSource> tensors,
                               const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
-  auto& rows = header.get_ref<Json::object_t&>();  // filled without a search of all names for each
+  // Rows are inserted directly, because json["name"] searches all names linearly.
+  auto& rows = header.get_ref<Json::object_t&>();
   uint64_t at = 0;
-  for (const TensorToWrite& tensor : tensors) {
+  for (const TensorSource& tensor : tensors) {
     const uint64_t bytes = bytes_of(tensor);
     rows.emplace_back(
         tensor.name,
@@ -312,7 +362,7 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorToW
   const std::unique_ptr<XXH3_state_t, StateDeleter> hash(XXH3_createState());
   XXH3_128bits_reset(hash.get());
   const std::unique_ptr<XXH3_state_t, StateDeleter> tensor_hash(XXH3_createState());
-  // By chunks: they are still in the cache when the second hash and the kernel read them.
+  // Writes in chunks: each chunk is still in the CPU cache when the second hash and the write system call read it.
   const auto write = [&](std::string_view bytes) {
     while (!bytes.empty()) {
       const std::string_view chunk = bytes.substr(0, kChunkBytes);
@@ -323,10 +373,10 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorToW
     }
   };
   std::vector<std::byte> passing;
-  const auto read_and_write = [&](const TensorToWrite& tensor, uint64_t bytes) {
-    passing.resize(std::max(passing.size(), static_cast<size_t>(std::min(bytes, kPassingBytes))));
-    for (uint64_t first = 0; first < bytes; first += kPassingBytes) {
-      const auto part = static_cast<size_t>(std::min(kPassingBytes, bytes - first));
+  const auto read_and_write = [&](const TensorSource& tensor, uint64_t bytes) {
+    passing.resize(std::max(passing.size(), static_cast<size_t>(std::min(bytes, kStagingBytes))));
+    for (uint64_t first = 0; first < bytes; first += kStagingBytes) {
+      const auto part = static_cast<size_t>(std::min(kStagingBytes, bytes - first));
       tensor.read(first, {passing.data(), part});
       write({reinterpret_cast<const char*>(passing.data()), part});
     }
@@ -334,7 +384,7 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorToW
   XXH3_64bits_reset(tensor_hash.get());
   write({reinterpret_cast<const char*>(&length), 8});
   write(text);
-  for (const TensorToWrite& tensor : tensors) {
+  for (const TensorSource& tensor : tensors) {
     const uint64_t bytes = bytes_of(tensor);
     XXH3_64bits_reset(tensor_hash.get());
     if (tensor.read) {
@@ -342,7 +392,7 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorToW
     } else {
       write({static_cast<const char*>(tensor.data), bytes});
     }
-    written.tensor_checksums.push_back(fmt::format("{:016x}", XXH3_64bits_digest(tensor_hash.get())));
+    written.tensor_checksums.push_back(hexadecimal(XXH3_64bits_digest(tensor_hash.get())));
   }
   file.sync();
   written.bytes = 8 + length + at;

@@ -1,4 +1,5 @@
-// A safetensors header from any bytes: refused or consistent, never a crash.
+// Parses a safetensors header from arbitrary bytes. The parser rejects them or returns a consistent header, and never
+// crashes.
 #include "esp/base/error.h"
 #include "esp/ckpt/safetensors.h"
 

@@ -16,7 +16,7 @@
 #include "esp/base/error.h"
 #include "esp/ckpt/checkpoint.h"
 #include "esp/ckpt/manifest.h"
-#include "esp/ckpt/own_file.h"
+#include "esp/ckpt/regular_file.h"
 #include "esp/obs/file.h"
 
 namespace esp::ckpt {
@@ -24,7 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
-constexpr std::string_view kAsidePrefix = ".aside-";  // a whole checkpoint that another of its step is to replace
+// prefix of a complete checkpoint while a new checkpoint of the same step replaces it
+constexpr std::string_view kAsidePrefix = ".aside-";
 
 std::optional<int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
@@ -42,10 +43,10 @@ bool is_numbered(const std::string& name) {
 bool complete(const std::string& path) {
   try {
     const std::string manifest_path = path + "/" + kManifestName;
-    const Manifest manifest = parse_manifest(read_own_file(manifest_path, kMaxJsonBytes), manifest_path);
+    const Manifest manifest = parse_manifest(read_regular_file(manifest_path, kMaxJsonBytes), manifest_path);
     for (const auto* files : {&manifest.files, &manifest.added})
       for (const auto& [name, record] : *files)
-        if (own_file_size(path + "/" + name) != record.bytes) return false;
+        if (regular_file_size(path + "/" + name) != record.bytes) return false;
     return true;
   } catch (const IoError&) {
     return false;
@@ -58,12 +59,12 @@ bool is_there(const std::string& path) {
 
 void rename_or_throw(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0)
-    throw IoError(fmt::format("{} cannot become {}: {}", from, to, errno_text(errno)));
+    throw IoError(fmt::format("cannot rename {} to {}: {}", from, to, errno_text(errno)));
 }
 
-// The place of a checkpoint taken by another in one step where the file system has such a step: no moment, and no cut
-// of power, finds neither.
-void take_place(const std::string& dir, const std::string& folder, const std::string& path) {
+// Replaces a checkpoint atomically where the file system supports it (RENAME_EXCHANGE): at every moment, also after a
+// power failure, either the old or the new checkpoint exists.
+void replace_checkpoint(const std::string& dir, const std::string& folder, const std::string& path) {
   if (renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
     try {
       sync_folder(dir);
@@ -72,10 +73,11 @@ void take_place(const std::string& dir, const std::string& folder, const std::st
       throw;
     }
     std::error_code error;
-    fs::remove_all(folder, error);  // the old one
+    fs::remove_all(folder, error);  // the old checkpoint
     return;
   }
-  // Elsewhere the old one steps aside, where it is still found, and comes back should the new one fail.
+  // Without RENAME_EXCHANGE, the old checkpoint is first renamed to .aside-, where list_steps still finds it. If the
+  // rename of the new checkpoint fails, the old name is restored.
   const std::string aside = fmt::format("{}/{}{}", dir, kAsidePrefix, fs::path(path).filename().string());
   std::error_code error;
   fs::remove_all(aside, error);
@@ -106,14 +108,15 @@ void make_folders(const std::string& dir, mode_t mode) {
   std::error_code error;
   for (; !fs::exists(at, error) && at.has_relative_path(); at = at.parent_path()) missing.push_back(at);
   for (auto made = missing.rbegin(); made != missing.rend(); ++made) {
-    // Another rank may be doing the same.
+    // Another rank may create the same folder concurrently.
     if (mkdir(made->c_str(), *made == missing.front() ? mode : 0777) != 0 && errno != EEXIST)
-      throw IoError(fmt::format("cannot make folder {}: {}", made->string(), errno_text(errno)));
+      throw IoError(fmt::format("cannot create folder {}: {}", made->string(), errno_text(errno)));
     sync_folder(made->parent_path().string());
   }
-  if (!fs::is_directory(dir, error)) throw IoError(fmt::format("{} is no folder", dir));
+  if (!fs::is_directory(dir, error)) throw IoError(fmt::format("{}: got a file; expected a folder", dir));
   if (missing.empty()) return;
-  // Others may have made those above just now and not have cared. What cannot be opened is older than we are.
+  // Another process may have created the existing parent folders a moment ago without syncing them, so they are synced
+  // too. A parent folder that this process may not open was not created by this job, so the loop ends there.
   for (; at.has_relative_path(); at = at.parent_path()) {
     try {
       sync_folder(at.parent_path().string());
@@ -127,7 +130,7 @@ std::string step_name(int64_t step) {
   return fmt::format("{}{}", kPrefix, step);
 }
 
-std::vector<std::pair<int64_t, std::string>> steps_under(const std::string& dir, std::vector<std::string>* ignored) {
+std::vector<std::pair<int64_t, std::string>> list_steps(const std::string& dir, std::vector<std::string>* ignored) {
   std::vector<std::pair<int64_t, std::string>> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(dir, error)) {
@@ -139,7 +142,7 @@ std::vector<std::pair<int64_t, std::string>> steps_under(const std::string& dir,
       ignored->push_back(
           fmt::format("{} (got a step beyond {}; expected step-N of a run)", entry.path().string(), kMaxStep));
     if (!step || (aside && is_there(dir + "/" + name))) continue;
-    // Removal of old checkpoints must not follow a link out of this folder.
+    // Removing old checkpoints must not follow a link out of this folder.
     if (entry.is_symlink(error)) {
       if (ignored)
         ignored->push_back(
@@ -157,23 +160,24 @@ std::vector<std::pair<int64_t, std::string>> steps_under(const std::string& dir,
 void remove_old(const std::string& dir, int keep, const std::string& written) {
   if (keep == 0) return;
   int kept = 1;
-  for (const auto& [step, path] : steps_under(dir)) {
+  for (const auto& [step, path] : list_steps(dir)) {
     if (path != written && complete(path) && ++kept > keep) {
       std::error_code error;
-      fs::remove(path + "/" + kManifestName, error);  // first: from now on it is incomplete
+      // The manifest is removed first: without it the checkpoint counts as incomplete.
+      fs::remove(path + "/" + kManifestName, error);
       fs::remove_all(path, error);
     }
   }
 }
 
-void clear_for_writing(const std::string& dir) {
+void prepare_folder(const std::string& dir) {
   try {
     make_folders(dir);
   } catch (const IoError& error) {
-    throw IoError(fmt::format("checkpoint folder {}: {}; checkpoint.dir names another", dir, error.what()));
+    throw IoError(fmt::format("checkpoint folder {}: {}. Set checkpoint.dir to another folder", dir, error.what()));
   }
   remove_beginning_with(dir, kPartialPrefix);
-  for (const auto& [step, path] : steps_under(dir))
+  for (const auto& [step, path] : list_steps(dir))
     if (fs::path(path).filename().string().starts_with(kAsidePrefix))
       rename_or_throw(path, dir + "/" + step_name(step));
   remove_beginning_with(dir, kAsidePrefix);
@@ -183,20 +187,21 @@ void remove_failed(const std::string& dir) {
   remove_beginning_with(dir, kFailedPrefix);
 }
 
-void put_in_place(const std::string& dir, const std::string& folder, const std::string& path) {
+void commit_folder(const std::string& dir, const std::string& folder, const std::string& path) {
   sync_folder(folder);
   if (!is_there(path)) {
     rename_or_throw(folder, path);
     sync_folder(dir);
     return;
   }
-  // The same step once more, after a resume. First it leaves the name that other ranks may still give up.
+  // A checkpoint of this step exists: the run was resumed from an earlier step. The new folder first gets a name that
+  // other ranks do not know, so they can no longer abort it.
   const std::string ready = fmt::format("{}/{}ready-{}", dir, kPartialPrefix, fs::path(path).filename().string());
   std::error_code error;
   fs::remove_all(ready, error);
   rename_or_throw(folder, ready);
   try {
-    take_place(dir, ready, path);
+    replace_checkpoint(dir, ready, path);
   } catch (const IoError&) {
     std::rename(ready.c_str(), folder.c_str());
     throw;
@@ -207,13 +212,13 @@ void sync_folder(const std::string& path) {
   obs::File(path, O_RDONLY | O_DIRECTORY).sync();
 }
 
-std::optional<FoundCheckpoint> newest_sound(const std::string& dir, std::vector<std::string>* skipped) {
+std::optional<OpenedCheckpoint> newest_valid(const std::string& dir, std::vector<std::string>* skipped) {
   std::vector<std::string> damaged;
-  for (const auto& [step, path] : steps_under(dir, skipped)) {
+  for (const auto& [step, path] : list_steps(dir, skipped)) {
     std::string why = "incomplete: it has no manifest.json";
     if (is_there(path + "/" + kManifestName)) {
       try {
-        return FoundCheckpoint{path, open_checkpoint(path)};
+        return OpenedCheckpoint{path, open_checkpoint(path)};
       } catch (const IoError& error) {
         why = error.what();
         damaged.push_back(why);
@@ -222,12 +227,13 @@ std::optional<FoundCheckpoint> newest_sound(const std::string& dir, std::vector<
     if (skipped) skipped->push_back(fmt::format("{} ({})", path, why));
   }
   if (damaged.empty()) return std::nullopt;
-  throw IoError(fmt::format("no checkpoint under {} can be used: {}; mend one, or begin anew with --resume none", dir,
-                            fmt::join(damaged, "; ")));
+  throw IoError(
+      fmt::format("no checkpoint under {} can be used: {}. Repair one, or start from scratch with --resume none", dir,
+                  fmt::join(damaged, "; ")));
 }
 
 std::optional<std::string> newest_complete(const std::string& dir, std::vector<std::string>* skipped) {
-  for (const auto& [step, path] : steps_under(dir, skipped)) {
+  for (const auto& [step, path] : list_steps(dir, skipped)) {
     if (complete(path)) return path;
     if (skipped) skipped->push_back(path);
   }

@@ -1,4 +1,5 @@
-// An index of shards from any bytes: refused, or read and written back equal, and never a path out of the folder.
+// Parses a shard index from arbitrary bytes. The parser either rejects them, or the index is unchanged after it is
+// written and parsed again. An accepted index never contains a path outside the folder.
 #include <string_view>
 
 #include "esp/base/error.h"

@@ -1,4 +1,4 @@
-// Several ranks write one checkpoint: threads or processes that share a folder and nothing else.
+// Several ranks write one checkpoint: threads or processes that share only a folder.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 
 #include "esp/base/error.h"
 #include "esp/ckpt/checkpoint.h"
-#include "esp/ckpt/part.h"
+#include "esp/ckpt/partial_manifest.h"
 #include "esp/ckpt/safetensors.h"
 #include "esp/obs/file.h"
 #include "esp/obs/temporary_folder.h"
@@ -27,9 +27,10 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 using testing::Not;
 constexpr auto kOther = device::MemoryCategory::other;
-constexpr Duration kLong = seconds(60);  // never reached by a test that passes
+constexpr Duration kLong = seconds(60);  // timeout that a passing test never reaches
 
-// A model is a run of elements, cut into tensors; a rank holds a run of it.
+// In these tests the elements of all tensors of a model form one sequence. Each rank holds a contiguous range of that
+// sequence.
 struct Named {
   std::string name;
   tensor::Shape shape;
@@ -43,7 +44,7 @@ int64_t count_of(const std::vector<Named>& tensors) {
   return count;
 }
 
-// Waits for what another thread or process does; false after a minute.
+// Waits until another thread or process makes the condition true; returns false after one minute.
 template <typename F>
 bool eventually(F&& happened) {
   const Deadline deadline = Deadline::after(kLong);
@@ -54,39 +55,39 @@ bool eventually(F&& happened) {
   return true;
 }
 
-struct TogetherTest : testing::Test {
+struct MultiRankSaveTest : testing::Test {
   obs::TemporaryFolder folder;
   device::MemoryAccount account;
   device::MemoryPool pool{account};
   tensor::Context context{{}, &pool};
   const std::string dir = folder / "checkpoints";
 
-  // Bits that any mistake of place would change.
+  // A value that depends on its position, so that any misplaced element is detected.
   static float value_at(int64_t at, uint64_t seed) {
     const auto bits = static_cast<uint32_t>((static_cast<uint64_t>(at) + seed * 1000003) * 2654435761u);
     return static_cast<float>(bits >> 8) * 0x1p-24f;
   }
 
-  // [begin, end) of the run, as pieces whose values are still to be filled.
-  std::vector<Piece> pieces_of(const std::vector<Named>& tensors, int64_t begin, int64_t end) {
-    std::vector<Piece> pieces;
+  // Elements [begin, end) of the sequence as slices. The slices have no values yet.
+  std::vector<TensorSlice> pieces_of(const std::vector<Named>& tensors, int64_t begin, int64_t end) {
+    std::vector<TensorSlice> slices;
     int64_t at = 0;
     for (const Named& one : tensors) {
       const int64_t from = std::max(begin, at), to = std::min(end, at + one.shape.count());
       if (from < to)
-        pieces.push_back(
+        slices.push_back(
             {one.name, one.shape, {}, {}, from - at, tensor::zeros(context, {to - from}, DType::f32, kOther)});
       at += one.shape.count();
     }
-    return pieces;
+    return slices;
   }
-  std::vector<Piece> filled(const std::vector<Named>& tensors, int64_t begin, int64_t end, uint64_t seed) {
-    std::vector<Piece> pieces = pieces_of(tensors, begin, end);
-    for (const Piece& piece : pieces)
-      for (int64_t i = 0; i < piece.values.count(); ++i) piece.values.as<float>()[i] = value_at(begin++, seed);
-    return pieces;
+  std::vector<TensorSlice> filled(const std::vector<Named>& tensors, int64_t begin, int64_t end, uint64_t seed) {
+    std::vector<TensorSlice> slices = pieces_of(tensors, begin, end);
+    for (const TensorSlice& slice : slices)
+      for (int64_t i = 0; i < slice.values.count(); ++i) slice.values.as<float>()[i] = value_at(begin++, seed);
+    return slices;
   }
-  // By the ranks' shares of the two runs.
+  // Makes one snapshot per rank from that rank's range of the model elements and of the optimizer elements.
   std::vector<Snapshot> snapshots(int64_t step, const std::vector<int64_t>& model,
                                   const std::vector<int64_t>& optimizer, uint64_t seed = 1) {
     std::vector<Snapshot> all(model.size());
@@ -129,7 +130,7 @@ struct TogetherTest : testing::Test {
       return {"", error.what()};
     }
   }
-  // One thread per rank; `change` may alter a rank's options, or do something before it saves.
+  // Saves with one thread per rank. `change` may modify the rank's options, or run code before the rank saves.
   std::vector<Outcome> save_all(const std::vector<Snapshot>& all, const std::string& token,
                                 const std::function<void(int rank, SaveOptions&)>& change = {}) {
     std::vector<Outcome> outcomes(all.size());
@@ -144,7 +145,8 @@ struct TogetherTest : testing::Test {
     return outcomes;
   }
 
-  // Read as n ranks would: every share of both runs has its bits.
+  // Reads the checkpoint as n ranks would, and expects the right values in every rank's range of model and optimizer
+  // elements.
   void expect_readable_by(int64_t n, const std::string& path, uint64_t seed = 1) {
     const auto checkpoint = open_checkpoint(path);
     for (const auto* tensors : {&kModel, &kOptimizer}) {
@@ -175,8 +177,9 @@ struct TogetherTest : testing::Test {
   }
 };
 
-TEST_F(TogetherTest, UnevenShardsAreReadByAnyNumberOfRanks) {
-  // One rank has nothing at all, one no optimizer state; cuts fall inside tensors and between them.
+TEST_F(MultiRankSaveTest, ReadsUnevenShardsOnAnyNumberOfRanks) {
+  // One rank has no data at all, and another has no optimizer state. Some ranges end at tensor boundaries, others
+  // inside tensors.
   const auto outcomes = save_all(snapshots(7, {40, 0, 13, 50}, {1, 0, 37, 0}), "t", [](int rank, SaveOptions& options) {
     if (rank == 0) options.add_files = [](const std::string& to) { std::ofstream(to + "/tokenizer.json") << "{}"; };
     if (rank == 3) options.shard_bytes = 100;
@@ -190,13 +193,13 @@ TEST_F(TogetherTest, UnevenShardsAreReadByAnyNumberOfRanks) {
                                    "tokenizer.json", "manifest.json"}));
   EXPECT_EQ(open_checkpoint(dir + "/step-7")->state().at("rank_of_this_state"), 0);
   for (int64_t n : {1, 2, 3, 5}) expect_readable_by(n, dir + "/step-7");
-  // What one rank held whole is a tensor like any other to other tools.
+  // A tensor that one rank holds as a whole is stored under its own name and shape, so other tools can read it.
   const SafetensorsFile file(dir + "/step-7/model-00001-of-00004.safetensors");
   ASSERT_NE(file.find("a"), nullptr);
   EXPECT_EQ(file.find("a")->shape, (std::vector<int64_t>{7, 5}));
 }
 
-TEST_F(TogetherTest, ProcessesNeedNothingButTheFolder) {
+TEST_F(MultiRankSaveTest, ProcessesSaveWhenTheyShareOnlyTheFolder) {
   const auto all = snapshots(3, shares(103, 3), shares(38, 3));
   std::vector<pid_t> children;
   for (int rank = 0; rank < 3; ++rank) {
@@ -212,22 +215,22 @@ TEST_F(TogetherTest, ProcessesNeedNothingButTheFolder) {
   expect_readable_by(2, dir + "/step-3");
 }
 
-TEST_F(TogetherTest, ReshardingFromFourToThreeToOneKeepsEveryBit) {
+TEST_F(MultiRankSaveTest, ReshardingFromFourToThreeToOneRankKeepsEveryBit) {
   ASSERT_EQ(save_all(snapshots(4, {1, 60, 2, 40}, {10, 10, 10, 8}), "t")[0].error, "");
   std::string path = dir + "/step-4";
   for (int64_t n : {3, 1}) {
     const auto checkpoint = open_checkpoint(path);
     std::vector<Snapshot> all = snapshots(n, shares(103, n), shares(38, n), 99);
     for (Snapshot& one : all)
-      for (auto* pieces : {&one.model, &one.optimizer})
-        for (Piece& piece : *pieces) checkpoint->read(piece);
+      for (auto* slices : {&one.model, &one.optimizer})
+        for (TensorSlice& slice : *slices) checkpoint->read(slice);
     for (const Outcome& one : save_all(all, "again")) EXPECT_EQ(one.error, "");
     path = fmt::format("{}/step-{}", dir, n);
     for (int64_t readers : {1, 4}) expect_readable_by(readers, path);
   }
 }
 
-TEST_F(TogetherTest, ARankThatNeverComesIsNamed) {
+TEST_F(MultiRankSaveTest, ErrorNamesTheMissingRank) {
   ASSERT_EQ(save_all(snapshots(5, {50, 53}, {38, 0}), "before")[0].error, "");
   std::vector<Snapshot> all = snapshots(9, {50, 53, 0}, {38, 0, 0});
   all.pop_back();
@@ -235,23 +238,23 @@ TEST_F(TogetherTest, ARankThatNeverComesIsNamed) {
     options.world = 3;
     if (rank != 0) return;
     options.timeout = milliseconds(100);
-    options.add_files = [&](const std::string&) {  // rank 1 has come
-      EXPECT_TRUE(eventually([&] { return fs::exists(partial(9, "t") + "/parts/" + part_name(1)); }));
+    options.add_files = [&](const std::string&) {  // rank 0 waits for rank 1's partial manifest
+      EXPECT_TRUE(eventually([&] { return fs::exists(partial(9, "t") + "/parts/" + partial_manifest_name(1)); }));
     };
   });
   expect_all_fail_with(outcomes, "rank 2 of 3 has not written");
   EXPECT_EQ(newest_complete(dir), dir + "/step-5");
   EXPECT_FALSE(fs::exists(dir + "/step-9"));
   EXPECT_FALSE(fs::exists(partial(9, "t")));
-  // The next attempt is not disturbed, and leaves nothing of this one.
+  // The next attempt succeeds and removes all files of the failed attempt.
   ASSERT_EQ(save_all(snapshots(9, {50, 53}, {38, 0}), "u")[1].error, "");
   EXPECT_EQ(names_in(dir), (std::set<std::string>{"step-5", "step-9"}));
 }
 
-TEST_F(TogetherTest, AFailureOfOneRankIsEverybodys) {
+TEST_F(MultiRankSaveTest, FailsOnAllRanksWhenOneRankFails) {
   const auto outcomes = save_all(snapshots(9, {30, 30, 43}, {0, 0, 38}), "t", [&](int rank, SaveOptions&) {
     if (rank != 1) return;
-    // A file in its way: the disk refuses what rank 1 writes.
+    // A file already has the name that rank 1 must create, so rank 1 fails.
     ASSERT_TRUE(eventually([&] { return fs::exists(partial(9, "t") + "/parts"); }));
     std::ofstream(partial(9, "t") + "/model-r00001-00001.safetensors") << "x";
   });
@@ -260,7 +263,7 @@ TEST_F(TogetherTest, AFailureOfOneRankIsEverybodys) {
   EXPECT_FALSE(fs::exists(dir + "/step-9"));
 }
 
-TEST_F(TogetherTest, ARankThatWaitedInVainTakesItsPartBack) {
+TEST_F(MultiRankSaveTest, AbortsAttemptWhenRankZeroTimesOut) {
   const auto outcomes = save_all(snapshots(9, {50, 53}, {38, 0}), "t", [&](int rank, SaveOptions& options) {
     if (rank == 1) {
       EXPECT_TRUE(eventually([&] { return fs::exists(partial(9, "t") + "/parts"); }));
@@ -271,11 +274,11 @@ TEST_F(TogetherTest, ARankThatWaitedInVainTakesItsPartBack) {
         EXPECT_TRUE(eventually([&] { return fs::exists(dir + "/.failed-step-9.t"); }));
       };
   });
-  expect_all_fail_with(outcomes, "rank 1: rank 0 has not completed it within 0.05 s");
+  expect_all_fail_with(outcomes, "rank 1: rank 0 did not complete the checkpoint within 0.05 s");
   EXPECT_FALSE(fs::exists(dir + "/step-9"));
 }
 
-TEST_F(TogetherTest, HoweverCloseATimeoutComesAllReturnOrAllThrow) {
+TEST_F(MultiRankSaveTest, AllRanksSucceedOrAllFailNearTheTimeout) {
   int num_complete = 0;
   for (int64_t step = 1; step <= 60; ++step) {
     const auto outcomes = save_all(snapshots(step, {30, 30, 43}, {0, 38, 0}), fmt::format("t{}", step),
@@ -292,18 +295,20 @@ TEST_F(TogetherTest, HoweverCloseATimeoutComesAllReturnOrAllThrow) {
   RecordProperty("complete", num_complete);
 }
 
-TEST_F(TogetherTest, RankZeroComingTooLateLearnsThatTheOthersHaveLeft) {
+TEST_F(MultiRankSaveTest, LateRankZeroReportsTheTimeoutOfTheOthers) {
   const auto all = snapshots(9, {50, 53}, {38, 0});
   const Outcome late = outcome_of(all[1], options_of(1, 2, "t", milliseconds(50)));
-  EXPECT_THAT(late.error, HasSubstr("rank 1: rank 0 has not begun within 0.05 s"));
+  EXPECT_THAT(late.error, HasSubstr("rank 1: rank 0 did not start the checkpoint within 0.05 s"));
   EXPECT_FALSE(fs::exists(dir + "/step-9"));
   fs::create_directories(dir);
   EXPECT_NE(outcome_of(all[1], options_of(1, 2, "u", milliseconds(50))).error, "");
-  EXPECT_THAT(outcome_of(all[0], options_of(0, 2, "u")).error, HasSubstr("rank 0 has not begun within 0.05 s"));
+  EXPECT_THAT(outcome_of(all[0], options_of(0, 2, "u")).error,
+              HasSubstr("rank 0 did not start the checkpoint within 0.05 s"));
 }
 
-TEST_F(TogetherTest, WhatACrashLeftIsNotMixedIn) {
-  // Three processes of which one never comes and two are killed, one of them with its part handed in.
+TEST_F(MultiRankSaveTest, IgnoresFilesOfCrashedAttempt) {
+  // An attempt of three ranks crashes: one never starts, and two are killed. One of the killed ranks has already
+  // written its partial manifest.
   const auto old = snapshots(5, {50, 50, 3}, {38, 0, 0}, 77);
   std::vector<pid_t> children;
   for (int rank = 0; rank < 2; ++rank) {
@@ -313,7 +318,7 @@ TEST_F(TogetherTest, WhatACrashLeftIsNotMixedIn) {
       _exit(0);
     }
   }
-  EXPECT_TRUE(eventually([&] { return fs::exists(partial(5, "killed") + "/parts/" + part_name(1)); }));
+  EXPECT_TRUE(eventually([&] { return fs::exists(partial(5, "killed") + "/parts/" + partial_manifest_name(1)); }));
   for (pid_t child : children) {
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
@@ -326,9 +331,9 @@ TEST_F(TogetherTest, WhatACrashLeftIsNotMixedIn) {
   expect_readable_by(3, dir + "/step-5");
 }
 
-TEST_F(TogetherTest, TheSameStepOnceMoreReplacesTheOldOneOnlyWhenItIsComplete) {
+TEST_F(MultiRankSaveTest, ReplacesCheckpointOfSameStepOnlyWhenComplete) {
   for (const Outcome& one : save_all(snapshots(5, {50, 53}, {38, 0}, 1), "t")) ASSERT_EQ(one.error, "");
-  // Rank 1 does not mistake the old one for the new.
+  // Rank 1 does not mistake the old checkpoint of the same step for the new one.
   const auto failed = save_all(snapshots(5, {50, 53}, {38, 0}, 2), "u", [](int rank, SaveOptions& options) {
     if (rank == 0) options.add_files = [](const std::string&) { throw IoError("no tokenizer"); };
   });
@@ -338,37 +343,38 @@ TEST_F(TogetherTest, TheSameStepOnceMoreReplacesTheOldOneOnlyWhenItIsComplete) {
   expect_readable_by(1, dir + "/step-5", 3);
 }
 
-TEST_F(TogetherTest, RanksThatContradictEachOtherAreRefused) {
+TEST_F(MultiRankSaveTest, RejectsDuplicateMissingOrInconsistentSlices) {
   std::vector<Snapshot> twice = snapshots(5, {50, 53}, {38, 0});
   twice[1].model.push_back(twice[0].model[0]);
   expect_all_fail_with(save_all(twice, "t"), "exactly once");
   std::vector<Snapshot> hole = snapshots(5, {50, 53}, {38, 0});
   hole[1].model.pop_back();
   hole[1].model.pop_back();
-  expect_all_fail_with(save_all(hole, "u"), "every element of c [8, 8]");
+  expect_all_fail_with(save_all(hole, "u"), "every element of tensor c with shape [8, 8]");
   std::vector<Snapshot> types = snapshots(5, {50, 53}, {38, 0});
   types[1].model[0].values = tensor::zeros(context, types[1].model[0].values.shape(), DType::bf16, kOther);
-  expect_all_fail_with(save_all(types, "v"), "c is bf16 [8, 8] on rank 1 and f32 [8, 8] on others");
+  expect_all_fail_with(save_all(types, "v"),
+                       "c: got dtype bf16, shape [8, 8] on rank 1; other ranks have dtype f32, shape [8, 8]");
 }
 
-TEST_F(TogetherTest, KeepsTheNewestAndNeverRemovesWhatItHasJustWritten) {
+TEST_F(MultiRankSaveTest, KeepsNewestAndNeverRemovesNewCheckpoint) {
   const auto keep_two = [](int, SaveOptions& options) { options.keep = 2; };
   for (int64_t step : {10, 20, 30})
     ASSERT_EQ(save_all(snapshots(step, {50, 53}, {38, 0}), fmt::format("t{}", step), keep_two)[1].error, "");
   EXPECT_EQ(names_in(dir), (std::set<std::string>{"step-20", "step-30"}));
-  // Resumed from an earlier step, while later ones are there.
+  // The run resumes from an earlier step while checkpoints of later steps exist.
   for (const Outcome& one : save_all(snapshots(15, {50, 53}, {38, 0}), "u", keep_two)) EXPECT_EQ(one.error, "");
   EXPECT_EQ(names_in(dir), (std::set<std::string>{"step-15", "step-30"}));
 }
 
-TEST_F(TogetherTest, WhoHasToGoDoesNotWaitToTheEnd) {
-  const std::atomic<bool> leaving{true};
+TEST_F(MultiRankSaveTest, StoppingRankDoesNotWaitForTimeout) {
+  const std::atomic<bool> stopping{true};
   SaveOptions options = options_of(0, 2, "t", std::chrono::hours(1));
-  options.leaving = &leaving;
+  options.stopping = &stopping;
   EXPECT_THAT(outcome_of(snapshots(1, {50, 53}, {38, 0})[0], options).error, HasSubstr("rank 1 of 2 has not written"));
 }
 
-TEST_F(TogetherTest, WantsATokenAndARankOfTheWorld) {
+TEST_F(MultiRankSaveTest, RejectsInvalidTokenAndRank) {
   const Snapshot one = snapshots(1, {103}, {38})[0];
   EXPECT_THROW(save(dir, one, options_of(0, 2, "")), UsageError);
   EXPECT_THROW(save(dir, one, options_of(0, 2, "../t")), UsageError);
@@ -376,16 +382,16 @@ TEST_F(TogetherTest, WantsATokenAndARankOfTheWorld) {
   EXPECT_FALSE(fs::exists(dir));
 }
 
-TEST(PartTest, NamesOnlyTheFilesOfItsRank) {
-  Part part{2, 4, {}};
+TEST(PartialManifestTest, RejectsFilesOfOtherRanks) {
+  PartialManifest part{2, 4, {}};
   part.manifest.step = 1;
-  EXPECT_EQ(to_json(parse_part(to_json(part), "p")), to_json(part));  // a rank may have nothing
+  EXPECT_EQ(to_json(parse_partial_manifest(to_json(part), "p")), to_json(part));  // a rank may have no files
   part.manifest.files["optimizer-r00002-00001.safetensors"] = {1, "x"};
-  EXPECT_EQ(parse_part(to_json(part), "p").rank, 2);
+  EXPECT_EQ(parse_partial_manifest(to_json(part), "p").rank, 2);
   part.manifest.files["model-r00001-00001.safetensors"] = {1, "x"};
-  EXPECT_THROW(parse_part(to_json(part), "p"), IoError);
-  EXPECT_THROW(parse_part(to_json(Part{4, 4, {}}), "p"), IoError);
-  EXPECT_THROW(parse_part(to_json(Part{-1, 4, {}}), "p"), IoError);
+  EXPECT_THROW(parse_partial_manifest(to_json(part), "p"), IoError);
+  EXPECT_THROW(parse_partial_manifest(to_json(PartialManifest{4, 4, {}}), "p"), IoError);
+  EXPECT_THROW(parse_partial_manifest(to_json(PartialManifest{-1, 4, {}}), "p"), IoError);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Damage: every flipped bit is found, named, and passed over; files that are no files are not opened.
+// Damaged checkpoints: every flipped bit is detected, the message names the file, and the checkpoint is skipped. Only
+// regular files are opened.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -12,7 +13,7 @@
 #include "esp/base/rng.h"
 #include "esp/ckpt/checkpoint.h"
 #include "esp/ckpt/manifest.h"
-#include "esp/ckpt/own_file.h"
+#include "esp/ckpt/regular_file.h"
 #include "esp/ckpt/steps.h"
 #include "esp/obs/file.h"
 #include "esp/obs/temporary_folder.h"
@@ -31,7 +32,7 @@ void flip(const std::string& path, uint64_t at, int bit) {
   file.put(static_cast<char>(byte ^ (1 << bit)));
 }
 
-struct SoundTest : testing::Test {
+struct NewestValidTest : testing::Test {
   obs::TemporaryFolder folder;
   device::MemoryAccount account;
   device::MemoryPool pool{account};
@@ -51,7 +52,7 @@ struct SoundTest : testing::Test {
   }
   std::string refusal() {
     try {
-      newest_sound(dir);
+      newest_valid(dir);
     } catch (const IoError& error) {
       return error.what();
     }
@@ -59,7 +60,7 @@ struct SoundTest : testing::Test {
   }
 };
 
-TEST_F(SoundTest, AnyFlippedBitIsFoundAndTheOneBeforeIsUsed) {
+TEST_F(NewestValidTest, UsesPreviousCheckpointWhenBitIsFlipped) {
   const std::string before = saved(1), path = saved(2);
   for (const auto& entry : fs::directory_iterator(path)) {
     const std::string file = entry.path();
@@ -69,7 +70,7 @@ TEST_F(SoundTest, AnyFlippedBitIsFoundAndTheOneBeforeIsUsed) {
       const int bit = static_cast<int>(random_bits(1, i, 1) % 8);
       flip(file, at, bit);
       std::vector<std::string> skipped;
-      const auto found = newest_sound(dir, &skipped);
+      const auto found = newest_valid(dir, &skipped);
       ASSERT_TRUE(found) << file;
       EXPECT_EQ(found->path, before) << "bit " << bit << " of byte " << at << " of " << file;
       ASSERT_EQ(skipped.size(), 1u);
@@ -77,12 +78,12 @@ TEST_F(SoundTest, AnyFlippedBitIsFoundAndTheOneBeforeIsUsed) {
       flip(file, at, bit);
     }
   }
-  EXPECT_EQ(newest_sound(dir)->path, path);
+  EXPECT_EQ(newest_valid(dir)->path, path);
 }
 
-TEST_F(SoundTest, TheDamagedTensorIsNamed) {
+TEST_F(NewestValidTest, ErrorNamesDamagedTensor) {
   const std::string file = saved(1) + "/model-00001-of-00001.safetensors";
-  flip(file, fs::file_size(file) - 1, 3);  // the last tensor's last byte
+  flip(file, fs::file_size(file) - 1, 3);  // flips a bit in the last byte of the last tensor
   EXPECT_THAT(refusal(), HasSubstr("damaged in second:"));
   EXPECT_THAT(refusal(), HasSubstr("--resume none"));
   flip(file, fs::file_size(file) - 1, 3);
@@ -90,14 +91,14 @@ TEST_F(SoundTest, TheDamagedTensorIsNamed) {
   EXPECT_THAT(refusal(), HasSubstr("damaged in first:"));
 }
 
-TEST_F(SoundTest, WithoutAManifestThereIsNothingToMend) {
+TEST_F(NewestValidTest, SkipsCheckpointWithoutManifest) {
   fs::remove(saved(1) + "/manifest.json");
   std::vector<std::string> skipped;
-  EXPECT_FALSE(newest_sound(dir, &skipped));
+  EXPECT_FALSE(newest_valid(dir, &skipped));
   EXPECT_THAT(skipped, testing::ElementsAre(HasSubstr("incomplete")));
 }
 
-TEST_F(SoundTest, OfAnotherManifestOnlyTheOldVersionLacksItsChecksum) {
+TEST_F(NewestValidTest, RequiresChecksumExceptInVersionOneManifest) {
   Manifest manifest;
   manifest.state = Json::object();
   std::string text = to_json(manifest);
@@ -109,29 +110,29 @@ TEST_F(SoundTest, OfAnotherManifestOnlyTheOldVersionLacksItsChecksum) {
   EXPECT_EQ(parse_manifest(json.dump(), "m").step, 0);
 }
 
-TEST_F(SoundTest, WhatIsNoRegularFileIsNotOpened) {
+TEST_F(NewestValidTest, RejectsFilesThatAreNotRegular) {
   const std::string pipe = folder / "pipe", link = folder / "link", file = folder / "file";
   obs::write_whole_file(file, "words");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   fs::create_symlink(file, link);
-  EXPECT_EQ(read_own_file(file, 100), "words");
-  EXPECT_THROW(read_own_file(file, 4), IoError);
+  EXPECT_EQ(read_regular_file(file, 100), "words");
+  EXPECT_THROW(read_regular_file(file, 4), IoError);
   for (const std::string& path : {pipe, link, folder.path(), std::string("/dev/zero")}) {
-    EXPECT_THROW(read_own_file(path, 100), IoError) << path;
-    EXPECT_EQ(own_file_size(path), std::nullopt) << path;
+    EXPECT_THROW(read_regular_file(path, 100), IoError) << path;
+    EXPECT_EQ(regular_file_size(path), std::nullopt) << path;
   }
 }
 
-TEST_F(SoundTest, ACheckpointThatStoodAsideWhenThePowerWentIsFound) {
+TEST_F(NewestValidTest, FindsCheckpointRenamedAsideBeforePowerFailure) {
   const std::string path = saved(3);
   fs::rename(path, dir + "/.aside-step-3");
-  EXPECT_EQ(newest_sound(dir)->checkpoint->step(), 3);
+  EXPECT_EQ(newest_valid(dir)->checkpoint->step(), 3);
   saved(4);
   EXPECT_TRUE(fs::exists(path + "/manifest.json"));
   EXPECT_FALSE(fs::exists(dir + "/.aside-step-3"));
 }
 
-TEST_F(SoundTest, FoldersAreMadeWithTheModeAskedForAndTheirParentsAsUsual) {
+TEST_F(NewestValidTest, MakeFoldersAppliesModeOnlyToInnermostFolder) {
   make_folders(folder / "a/b/c", 0700);
   EXPECT_EQ(fs::status(folder / "a/b/c").permissions(), fs::perms::owner_all);
   EXPECT_NE(fs::status(folder / "a/b").permissions(), fs::perms::owner_all);

@@ -1,4 +1,4 @@
-#include "esp/ckpt/part.h"
+#include "esp/ckpt/partial_manifest.h"
 
 #include <algorithm>
 #include <array>
@@ -14,24 +14,26 @@ namespace {
 
 constexpr std::array<std::string_view, 2> kKinds = {"model", "optimizer"};
 
-// The kind of a rank's own file; a part that names another rank's file, or anything else, is refused.
+// The kind ("model" or "optimizer") of a file that `rank` wrote. Throws IoError if the name does not belong to a file
+// of this rank.
 std::string_view kind_of(const std::string& file, int rank) {
   for (std::string_view kind : kKinds)
-    if (file.starts_with(own_prefix(kind, rank))) return kind;
-  throw IoError(fmt::format("file {} is none of rank {}'s", file, rank));
+    if (file.starts_with(rank_file_prefix(kind, rank))) return kind;
+  throw IoError(fmt::format("file {} does not belong to rank {}", file, rank));
 }
 
-// Flat runs are held to meet end to end. Boxes, which may interleave, are counted.
-bool holds_each_element_once(const TensorRecord& tensor) {
+// True if the slices cover each element exactly once. Contiguous ranges must follow each other without a gap. Boxes may
+// interleave, so for them only the total number of elements is checked.
+bool covers_each_element_once(const TensorRecord& tensor) {
   int64_t count = 1, held = 0;
   for (int64_t dim : tensor.shape)
     if (__builtin_mul_overflow(count, dim, &count)) return false;
   bool flat = true;
   std::vector<std::pair<int64_t, int64_t>> runs;
-  for (const PieceRecord& piece : tensor.pieces) {
-    flat = flat && piece.begin.empty();
-    if (__builtin_add_overflow(held, piece.count, &held)) return false;
-    runs.emplace_back(piece.first, piece.count);
+  for (const SliceRecord& slice : tensor.slices) {
+    flat = flat && slice.begin.empty();
+    if (__builtin_add_overflow(held, slice.count, &held)) return false;
+    runs.emplace_back(slice.first, slice.count);
   }
   if (held != count) return false;
   std::sort(runs.begin(), runs.end());
@@ -48,39 +50,39 @@ void add_tensor(Manifest& merged, const std::string& name, const TensorRecord& t
   const auto [at, is_new] = merged.tensors.try_emplace(name, TensorRecord{tensor.dtype, tensor.shape, {}});
   TensorRecord& record = at->second;
   if (record.dtype != tensor.dtype || record.shape != tensor.shape)
-    throw IoError(fmt::format("{} is {} [{}] on rank {} and {} [{}] on others", name, name_of(tensor.dtype),
-                              fmt::join(tensor.shape, ", "), rank, name_of(record.dtype),
+    throw IoError(fmt::format("{}: got dtype {}, shape [{}] on rank {}; other ranks have dtype {}, shape [{}]", name,
+                              name_of(tensor.dtype), fmt::join(tensor.shape, ", "), rank, name_of(record.dtype),
                               fmt::join(record.shape, ", ")));
-  for (PieceRecord piece : tensor.pieces) {
-    piece.file = new_name.at(piece.file);
-    record.pieces.push_back(std::move(piece));
+  for (SliceRecord slice : tensor.slices) {
+    slice.file = new_name.at(slice.file);
+    record.slices.push_back(std::move(slice));
   }
 }
 
 }  // namespace
 
-std::string part_name(int rank) {
+std::string partial_manifest_name(int rank) {
   return fmt::format("part-{:05}.json", rank);
 }
 
-std::string own_prefix(std::string_view kind, int rank) {
+std::string rank_file_prefix(std::string_view kind, int rank) {
   return fmt::format("{}-r{:05}-", kind, rank);
 }
 
-std::string to_json(const Part& part) {
+std::string to_json(const PartialManifest& part) {
   Manifest manifest = part.manifest;
   manifest.state = {{"rank", part.rank}, {"world", part.world}};
   return to_json(manifest);
 }
 
-Part parse_part(std::string_view text, std::string_view name) {
-  Part part;
+PartialManifest parse_partial_manifest(std::string_view text, std::string_view name) {
+  PartialManifest part;
   part.manifest = parse_manifest(text, name);
   try {
     const int64_t rank = whole_number(part.manifest.state.at("rank"));
     const int64_t world = whole_number(part.manifest.state.at("world"));
     if (rank < 0 || rank >= world || world > std::numeric_limits<int>::max())
-      throw IoError(fmt::format("rank {} of {}", rank, world));
+      throw IoError(fmt::format("{}: got rank {} of {} ranks; expected 0 <= rank < ranks", name, rank, world));
     part.rank = static_cast<int>(rank);
     part.world = static_cast<int>(world);
     for (const auto& [file, record] : part.manifest.files) kind_of(file, part.rank);
@@ -92,18 +94,18 @@ Part parse_part(std::string_view text, std::string_view name) {
   return part;
 }
 
-Merged merge(const std::vector<Part>& parts) {
+MergedManifest merge(const std::vector<PartialManifest>& parts) {
   std::map<std::string_view, size_t> num_files;
-  for (const Part& part : parts)
+  for (const PartialManifest& part : parts)
     for (const auto& [file, record] : part.manifest.files) ++num_files[kind_of(file, part.rank)];
 
-  Merged merged;
+  MergedManifest merged;
   merged.manifest.step = parts.front().manifest.step;
   merged.manifest.attempt = parts.front().manifest.attempt;
   merged.manifest.state = parts.front().manifest.state;
   merged.manifest.added = parts.front().manifest.added;
   std::map<std::string_view, size_t> numbered;
-  for (const Part& part : parts) {
+  for (const PartialManifest& part : parts) {
     std::map<std::string, std::string> new_name;
     for (const auto& [file, record] : part.manifest.files) {
       const std::string_view kind = kind_of(file, part.rank);
@@ -116,9 +118,10 @@ Merged merge(const std::vector<Part>& parts) {
       add_tensor(merged.manifest, name, tensor, new_name, part.rank);
   }
   for (const auto& [name, tensor] : merged.manifest.tensors)
-    if (!holds_each_element_once(tensor))
-      throw IoError(fmt::format("the ranks together do not hold every element of {} [{}] exactly once", name,
-                                fmt::join(tensor.shape, ", ")));
+    if (!covers_each_element_once(tensor))
+      throw IoError(
+          fmt::format("the slices of all ranks do not cover every element of tensor {} with shape [{}] exactly once",
+                      name, fmt::join(tensor.shape, ", ")));
   return merged;
 }
 
