@@ -82,7 +82,8 @@ int SocketAddress::port() const {
 
 SocketAddress numeric_address(const std::string& address, int port) {
   auto found = look_up(address, port, AI_NUMERICHOST);
-  if (found.empty()) throw UsageError(fmt::format("\"{}\" is no numeric IPv4 or IPv6 address", address));
+  if (found.empty())
+    throw UsageError(fmt::format("address: got \"{}\"; expected a numeric IPv4 or IPv6 address", address));
   return found.front();
 }
 
@@ -90,7 +91,8 @@ SocketAddress local_address(int fd) {
   SocketAddress address;
   address.length = sizeof address.storage;
   if (getsockname(fd, address.get(), &address.length) != 0)
-    throw CommError(CommError::Kind::lost, -1, fmt::format("a socket has no address: {}", errno_text(errno)));
+    throw CommError(CommError::Kind::lost, -1,
+                    fmt::format("cannot read the local address of a socket: {}", errno_text(errno)));
   return address;
 }
 
@@ -98,7 +100,8 @@ SocketAddress remote_address(int fd) {
   SocketAddress address;
   address.length = sizeof address.storage;
   if (getpeername(fd, address.get(), &address.length) != 0)
-    throw CommError(CommError::Kind::lost, -1, fmt::format("a connection is gone: {}", errno_text(errno)));
+    throw CommError(CommError::Kind::lost, -1,
+                    fmt::format("cannot read the remote address of a connection: {}", errno_text(errno)));
   return address;
 }
 
@@ -129,8 +132,8 @@ HostPort parse_endpoint(std::string_view endpoint) {
   if (bracketed) host = host.substr(1, host.size() - 2);
   bool ambiguous = !bracketed && host.find(':') != std::string_view::npos;
   if (!port || *port < 0 || *port > 65535 || host.empty() || ambiguous || host.find('/') != std::string_view::npos)
-    throw UsageError(
-        fmt::format("\"{}\" is no endpoint; give tcp://host:port, tcp://[ipv6]:port or file:///directory", endpoint));
+    throw UsageError(fmt::format(
+        "endpoint: got \"{}\"; expected tcp://host:port, tcp://[ipv6]:port or file:///directory", endpoint));
   return {std::string(host), *port};
 }
 
@@ -170,11 +173,12 @@ std::string interface_address(const std::string& name_or_cidr, int family) {
   }
   std::string known;
   for (const Interface& each : all) known += fmt::format("{}{} {}", known.empty() ? "" : ", ", each.name, each.address);
-  throw UsageError(fmt::format("no interface that is up matches \"{}\"; there are: {}", name_or_cidr, known));
+  throw UsageError(fmt::format("interface: got \"{}\"; expected the name, address or CIDR range of one of: {}",
+                               name_or_cidr, known));
 }
 
 std::string route_source(const SocketAddress& address) {
-  // Connecting a datagram socket asks the routing table and sends nothing.
+  // connect() on a datagram socket queries the routing table and sends nothing.
   Socket probe(socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!probe || connect(probe.fd(), address.get(), address.length) != 0) return {};
   return local_address(probe.fd()).text();

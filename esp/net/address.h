@@ -1,5 +1,5 @@
-// Addresses: numeric IPv4 and IPv6 as text, names resolved, this host's interfaces, and the choice of the one address
-// a process listens on.
+// IP addresses and interfaces: numeric IPv4 and IPv6 text, name resolution, the interfaces of this host, and the choice
+// of the address a process listens on.
 #pragma once
 
 #include <netinet/in.h>
@@ -18,20 +18,20 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   int family() const { return storage.ss_family; }
-  std::string text() const;  // without the port
+  std::string text() const;  // the address without its port
   int port() const;
 };
 
-SocketAddress numeric_address(const std::string& address, int port);  // UsageError when it is no address
-SocketAddress local_address(int fd);                                  // of a bound or connected socket
-SocketAddress remote_address(int fd);                                 // of a connected socket
+SocketAddress numeric_address(const std::string& address, int port);  // throws UsageError for any other text
+SocketAddress local_address(int fd);   // address and port of this end of a bound or connected socket
+SocketAddress remote_address(int fd);  // address and port of the peer of a connected socket
 bool is_loopback(const SocketAddress& address);
 bool is_wildcard(const SocketAddress& address);
 
-// Every address a name has now, IPv4 first; empty when it has none (yet).
+// All current addresses of a host name, IPv4 first. Empty if the name does not resolve (yet).
 std::vector<SocketAddress> resolve(const std::string& host, int port);
 
-// "tcp://host:port", "host:port", "tcp://[::1]:port". UsageError otherwise.
+// Parses "tcp://host:port", "host:port" or "tcp://[::1]:port"; UsageError for anything else.
 struct HostPort {
   std::string host;
   int port = 0;
@@ -43,13 +43,14 @@ struct Interface {
   std::string address;
   bool loopback = false;
 };
-std::vector<Interface> interfaces();  // those that are up
+std::vector<Interface> interfaces();  // interfaces that are up
 
-// The address of the interface called so, of the first one inside a CIDR ("10.1.0.0/16"), or the address itself.
-// UsageError lists what there is. `family`: AF_UNSPEC takes IPv4 first.
+// Address of the interface with this name, or of the first interface inside a CIDR range ("10.1.0.0/16"), or the given
+// address itself. UsageError lists the interfaces. With `family` AF_UNSPEC, IPv4 comes first.
 std::string interface_address(const std::string& name_or_cidr, int family = AF_UNSPEC);
 
-// The address this host would use to talk to `address`, by its routes; empty when there is no route. Sends nothing.
+// The source address that this host's routing table selects for packets to `address`; empty without a route. Sends
+// nothing.
 std::string route_source(const SocketAddress& address);
 
 }  // namespace esp::net

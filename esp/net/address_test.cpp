@@ -16,7 +16,7 @@ TEST(Address, ParsesEndpoints) {
     EXPECT_THROW(parse_endpoint(bad), UsageError) << bad;
 }
 
-TEST(Address, KnowsLoopbackAndWildcard) {
+TEST(Address, RecognisesLoopbackAndWildcard) {
   EXPECT_TRUE(is_loopback(numeric_address("127.1.2.3", 1)));
   EXPECT_TRUE(is_loopback(numeric_address("::1", 1)));
   EXPECT_TRUE(is_loopback(numeric_address("::ffff:127.0.0.1", 1)));
@@ -27,7 +27,7 @@ TEST(Address, KnowsLoopbackAndWildcard) {
   EXPECT_THROW(numeric_address("localhost", 1), UsageError);
 }
 
-TEST(Address, FindsAnInterfaceByNameCidrAndAddress) {
+TEST(Address, FindsInterfaceByNameCidrAndAddress) {
   EXPECT_EQ(interface_address("lo"), "127.0.0.1");
   EXPECT_EQ(interface_address("127.0.0.0/8"), "127.0.0.1");
   EXPECT_EQ(interface_address("127.0.0.1"), "127.0.0.1");
@@ -37,15 +37,16 @@ TEST(Address, FindsAnInterfaceByNameCidrAndAddress) {
     interface_address("eth77");
     FAIL();
   } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("lo 127.0.0.1"), std::string::npos) << "lists what there is";
+    EXPECT_NE(std::string(error.what()).find("lo 127.0.0.1"), std::string::npos)
+        << "the error must list the known interfaces";
   }
 }
 
-TEST(Address, TheRouteToLoopbackLeavesFromLoopback) {
+TEST(Address, RouteToLoopbackHasLoopbackSource) {
   EXPECT_EQ(route_source(numeric_address("127.0.0.1", 9)), "127.0.0.1");
 }
 
-TEST(Host, IdentityIsStableAndSetApartByName) {
+TEST(Host, IdentityIsStableAndDependsOnName) {
   EXPECT_EQ(host_identity(), host_identity());
   EXPECT_NE(host_identity("a"), host_identity("b"));
   EXPECT_EQ(host_identity("a").rfind("a#", 0), 0u);

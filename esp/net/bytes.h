@@ -1,5 +1,5 @@
-// Bytes: little-endian fields appended to and taken from a string. Every wire message of the room is made of these.
-// A take beyond the end throws CommError(corrupt), so a decoder cannot read outside what it was given.
+// Little-endian wire encoding. ByteWriter appends fields to a string; ByteReader reads them. All wire messages of this
+// module use them. Reading past the end throws CommError(corrupt), so a decoder cannot read outside its input.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class ByteWriter {
     out_.append(bytes);
     return *this;
   }
-  // A length of 32 bits and that many bytes.
+  // Writes the length as 32 bits, then the bytes.
   ByteWriter& text(std::string_view bytes) { return put(static_cast<uint32_t>(bytes.size())).raw(bytes); }
   std::string take() { return std::move(out_); }
 
@@ -41,20 +41,20 @@ class ByteReader {
     return static_cast<Int>(value);
   }
   std::string_view raw(size_t count) {
-    if (count > left_.size()) throw CommError(CommError::Kind::corrupt, -1, "a message ends before its last field");
+    if (count > left_.size()) throw CommError(CommError::Kind::corrupt, -1, "wire message: ends before its last field");
     std::string_view bytes = left_.substr(0, count);
     left_.remove_prefix(count);
     return bytes;
   }
   std::string_view text(size_t max_bytes) {
     auto count = get<uint32_t>();
-    if (count > max_bytes) throw CommError(CommError::Kind::corrupt, -1, "a field of a message is too long");
+    if (count > max_bytes) throw CommError(CommError::Kind::corrupt, -1, "wire message: a field exceeds its limit");
     return raw(count);
   }
   std::string_view rest() { return raw(left_.size()); }
   size_t left() const { return left_.size(); }
   void finish() const {
-    if (!left_.empty()) throw CommError(CommError::Kind::corrupt, -1, "a message goes on after its last field");
+    if (!left_.empty()) throw CommError(CommError::Kind::corrupt, -1, "wire message: has bytes after its last field");
   }
 
  private:

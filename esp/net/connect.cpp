@@ -1,4 +1,4 @@
-// The connecting side of the handshake: connect_to of net/handshake.h.
+// Connecting side of the handshake: connect_to and try_connect of net/handshake.h.
 #include <netinet/tcp.h>
 #include <poll.h>
 
@@ -12,7 +12,7 @@
 namespace esp::net {
 namespace {
 
-// What went wrong with one attempt; empty when it went well.
+// Error text of one connection attempt; empty on success.
 using Fault = std::string;
 
 bool wait_for(int fd, short events, Deadline deadline) {
@@ -25,8 +25,9 @@ bool wait_for(int fd, short events, Deadline deadline) {
   }
 }
 
-// A connection to a free port of the ephemeral range can meet itself; it would then talk to its own echo.
-bool met_itself(int fd, const SocketAddress& target) {
+// TCP self-connection: a connect() to a free port of the ephemeral range can choose the same port as its source, and
+// the socket is then connected to itself.
+bool is_self_connection(int fd, const SocketAddress& target) {
   auto mine = local_address(fd);
   return mine.port() == target.port() && mine.text() == target.text();
 }
@@ -48,11 +49,11 @@ Fault connect_once(Socket& socket, const SocketAddress& target, const std::strin
     getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error != 0) return errno_text(error);
   }
-  if (met_itself(socket.fd(), target)) return "no program listens there";
+  if (is_self_connection(socket.fd(), target)) return "no program listens on this port";
   return {};
 }
 
-Fault shake_hands(int fd, Handshake& shake, Deadline deadline) {
+Fault run_handshake(int fd, Handshake& shake, Deadline deadline) {
   std::string out = shake.feed("");
   for (;;) {
     while (!out.empty()) {
@@ -62,40 +63,40 @@ Fault shake_hands(int fd, Handshake& shake, Deadline deadline) {
       } else if (errno == EAGAIN) {
         if (!wait_for(fd, POLLOUT, deadline)) return "no answer to the handshake";
       } else if (errno != EINTR) {
-        return fmt::format("it closed the connection during the handshake: {}", errno_text(errno));
+        return fmt::format("the peer closed the connection during the handshake: {}", errno_text(errno));
       }
     }
     if (shake.done()) return {};
-    char buffer[Handshake::kHelloBytes];
-    ssize_t got = recv(fd, buffer, std::min(sizeof buffer, shake.wants()), 0);
+    char buffer[Handshake::kRequestBytes];
+    ssize_t got = recv(fd, buffer, std::min(sizeof buffer, shake.bytes_needed()), 0);
     if (got > 0) {
       out = shake.feed({buffer, static_cast<size_t>(got)});
     } else if (got == 0) {
-      return "it closed the connection during the handshake";
+      return "the peer closed the connection during the handshake";
     } else if (errno == EAGAIN) {
       if (!wait_for(fd, POLLIN, deadline)) return "no answer to the handshake";
     } else if (errno != EINTR) {
-      return fmt::format("it closed the connection during the handshake: {}", errno_text(errno));
+      return fmt::format("the peer closed the connection during the handshake: {}", errno_text(errno));
     }
   }
 }
 
 }  // namespace
 
-Socket try_connect(const std::string& address, int port, const Secret& secret, const Hello& mine,
+Socket try_connect(const std::string& address, int port, const Secret& secret, const HandshakeRequest& mine,
                    const std::string& bind_interface, Deadline deadline, std::string& fault) {
   auto target = numeric_address(address, port);
   std::string source = bind_interface.empty() ? "" : interface_address(bind_interface, target.family());
   Socket socket;
   fault = connect_once(socket, target, source, deadline);
   if (fault.empty()) {
-    auto shake = Handshake::connecting(secret, mine);
-    fault = shake_hands(socket.fd(), shake, deadline);
+    auto shake = Handshake::make_caller(secret, mine);
+    fault = run_handshake(socket.fd(), shake, deadline);
   }
   return fault.empty() ? std::move(socket) : Socket();
 }
 
-Socket connect_to(const std::string& address, int port, const Secret& secret, const Hello& mine,
+Socket connect_to(const std::string& address, int port, const Secret& secret, const HandshakeRequest& mine,
                   const std::string& bind_interface, Deadline deadline) {
   auto pause = std::chrono::milliseconds(2);
   for (;;) {
@@ -103,7 +104,7 @@ Socket connect_to(const std::string& address, int port, const Secret& secret, co
     if (Socket socket = try_connect(address, port, secret, mine, bind_interface, deadline, fault)) return socket;
     if (deadline.left() <= pause)
       throw CommError(CommError::Kind::timeout, -1,
-                      fmt::format("no connection to {} port {} in time: {}", address, port, fault));
+                      fmt::format("cannot connect to {} port {} before the deadline: {}", address, port, fault));
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(100));
   }

@@ -59,7 +59,7 @@ std::string hkdf_sha256(std::string_view secret, std::string_view salt, std::str
 
 std::string random_bytes(size_t count) {
   std::string bytes(count, '\0');
-  ESP_CHECK(RAND_bytes(data_of(bytes), static_cast<int>(count)) == 1, "no random bytes to be had");
+  ESP_CHECK(RAND_bytes(data_of(bytes), static_cast<int>(count)) == 1, "random bytes are not available");
   return bytes;
 }
 
@@ -73,6 +73,7 @@ void wipe(std::string& bytes) {
 
 std::string to_hex(std::string_view bytes) {
   std::string text;
+  text.reserve(2 * bytes.size());  // a string that grows leaves copies in freed memory
   for (unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
   return text;
 }

@@ -1,4 +1,5 @@
-// An endpoint from any bytes: a UsageError, or a host and a port that read back from their text.
+// Fuzz target: parses arbitrary bytes as an endpoint. The result is either a UsageError, or a host and port that parse
+// back from their own text.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,15 +1,17 @@
-// The handshake on every connection: magic, version, job, role, rank, a 32-byte nonce each way, HMAC-SHA-256 over the
-// transcript both ways, keys separated by role and direction (HKDF). A pure state machine over bytes, so that it can be
-// fuzzed and so that one slow client never holds up another; net/listener.h and the connecting side drive it.
+// Authentication handshake of every connection: challenge and response with HMAC-SHA-256 over the transcript, in both
+// directions. Each side sends a 32-byte nonce; keys are separated by role and direction (HKDF). Handshake is a pure
+// state machine over bytes: it can be fuzzed, and one slow client never delays another. net/listener.h (callee, the
+// accepting side) and net/connect.cpp (caller, the connecting side) drive it.
 //
-//   caller  → hello      96 bytes: magic 8, version 2, role 1, zero 1, rank 4, group 8, stream 4, zero 4,
-//                                  SHA-256 of the job 32, nonce 32
-//   callee  → challenge  32 bytes: nonce
-//   caller  → proof      32 bytes: HMAC(caller's key, hello challenge)
-//   callee  → verdict    32 bytes: HMAC(callee's key, hello challenge proof), or 32 zeros: refused
+//   caller  → request       96 bytes: magic 8, version 2, role 1, zero 1, rank 4, group 8, stream 4, zero 4,
+//                                     SHA-256 of the job 32, nonce 32
+//   callee  → challenge     32 bytes: nonce
+//   caller  → proof         32 bytes: HMAC(caller's key, request challenge)
+//   callee  → confirmation  32 bytes: HMAC(callee's key, request challenge proof), or 32 zeros: refused
 //
-// Wrong secret, wrong job, wrong version, garbage: the same steps and the same refusal, after the proof. A connection
-// that closes without a verdict was dropped (the callee was busy or is gone), and calling again makes sense.
+// A caller with a wrong secret, job or version, or one that sends garbage, sees the same steps and the same refusal,
+// after its proof. If a connection closes without a confirmation, the callee dropped it (it is overloaded or has
+// exited), and a retry makes sense.
 #pragma once
 
 #include <cstdint>
@@ -22,60 +24,62 @@
 
 namespace esp::net {
 
-enum class Role : uint8_t { store = 1, watch = 2, data = 3 };
+enum class Role : uint8_t { store = 1, failure_detector = 2, data = 3 };
 
-// Who is calling and what for.
-struct Hello {
+// First message of the caller: its rank, its job and the purpose of the connection.
+struct HandshakeRequest {
   Role role = Role::data;
-  int rank = 0;  // world rank of the caller; -1: no rank (a tool)
+  int rank = 0;  // world rank of the caller; -1: a tool without a rank
   std::string job;
-  uint64_t group = 0;   // data: which group
-  uint32_t stream = 0;  // data: which of several connections
+  uint64_t group = 0;   // for Role::data: the id of the group
+  uint32_t stream = 0;  // for Role::data: index of the connection within the group
 };
 
 class Handshake {
  public:
-  static constexpr size_t kHelloBytes = 96, kChallengeBytes = 32, kProofBytes = 32, kVerdictBytes = 32;
-  // What the accepting side sends when feed threw.
-  static std::string refusal() { return std::string(kVerdictBytes, '\0'); }
+  static constexpr size_t kRequestBytes = 96, kChallengeBytes = 32, kProofBytes = 32, kConfirmationBytes = 32;
+  // The refusal that the callee sends instead of a confirmation, after feed() has thrown.
+  static std::string refusal() { return std::string(kConfirmationBytes, '\0'); }
 
-  static Handshake connecting(const Secret& secret, const Hello& mine);
-  static Handshake accepting(const Secret& secret, const std::string& job);
+  static Handshake make_caller(const Secret& secret, const HandshakeRequest& mine);
+  static Handshake make_callee(const Secret& secret, const std::string& job);
 
-  // Consumes what arrived; returns what is to be sent. Throws CommError(refused). The connecting side begins with
+  // Consumes received bytes and returns the bytes to send. Throws CommError(refused). The caller side starts with
   // feed("").
   std::string feed(std::string_view arrived);
   bool done() const { return state_ == State::done; }
-  // Exactly how many more bytes it wants, so that a reader never takes what belongs to the protocol above.
-  size_t wants() const;
-  const Hello& hello() const { return hello_; }  // accepting side, once done
+  // The exact number of missing bytes, so that a reader never consumes bytes of the next protocol.
+  size_t bytes_needed() const;
+  const HandshakeRequest& request() const { return request_; }  // callee side, valid once done
 
  private:
-  enum class State { send_hello, want_hello, want_challenge, want_proof, want_verdict, done, refused };
+  enum class State { send_request, want_request, want_challenge, want_proof, want_confirmation, done, refused };
 
   Handshake() = default;
   std::string step();
-  void read_hello(std::string_view bytes);
-  std::string key(std::string_view direction) const;
+  void read_request(std::string_view bytes);
+  // the HMAC of `transcript` with the key of a direction
+  std::string proof_of(std::string_view direction, std::string_view transcript) const;
   [[noreturn]] void refuse();
 
-  State state_ = State::send_hello;
-  bool sound_ = true;  // accepting: the hello made sense; looked at only with the proof
+  State state_ = State::send_request;
+  bool request_valid_ = true;  // callee: whether the request was valid; checked only together with the proof
   Secret secret_;
-  Hello hello_;
+  HandshakeRequest request_;
   std::string job_;
   std::string transcript_;
   std::string buffer_;
 };
 
-// Connects to a numeric address and shakes hands, retrying a TCP connection that is refused, unreachable or dropped
-// until the deadline. `bind_interface` (a name or an address of this host; may be empty) is where the connection leaves
-// from. The socket comes back nonblocking, close-on-exec, without delay. Throws CommError: refused (by the handshake),
-// timeout.
-Socket connect_to(const std::string& address, int port, const Secret& secret, const Hello& mine,
+// Connects to a numeric address and runs the handshake. A TCP connection that is refused, unreachable or dropped is
+// retried until the deadline. `bind_interface` (interface name or local address; may be empty) selects the source of
+// the connection. The returned socket is nonblocking, close-on-exec and has TCP_NODELAY. Throws CommError: refused (by
+// the handshake) or timeout.
+Socket connect_to(const std::string& address, int port, const Secret& secret, const HandshakeRequest& mine,
                   const std::string& bind_interface, Deadline deadline);
-// The same, once. Throws CommError(refused); an empty socket otherwise, and why in `fault`.
-Socket try_connect(const std::string& address, int port, const Secret& secret, const Hello& mine,
+// One attempt of connect_to. Throws CommError(refused); any other failure returns an empty socket and the reason in
+// `fault`.
+Socket try_connect(const std::string& address, int port, const Secret& secret, const HandshakeRequest& mine,
                    const std::string& bind_interface, Deadline deadline, std::string& fault);
 
 }  // namespace esp::net

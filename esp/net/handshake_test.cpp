@@ -9,11 +9,11 @@ namespace {
 
 const Secret kSecret(std::string(32, 's'));
 
-Hello hello(const std::string& job = "job", Role role = Role::data) {
+HandshakeRequest request(const std::string& job = "job", Role role = Role::data) {
   return {role, 3, job, 0x1122334455667788, 7};
 }
 
-// Carries bytes between the two until both are done or one refuses.
+// Transfers bytes between the two sides until both are done or one refuses.
 void run(Handshake& caller, Handshake& callee) {
   std::string to_callee = caller.feed("");
   while (!to_callee.empty()) {
@@ -35,24 +35,24 @@ TEST(Crypto, MatchesPublishedVectors) {
             "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf");
 }
 
-TEST(Handshake, TellsTheCalleeWhoCalls) {
-  auto caller = Handshake::connecting(kSecret, hello());
-  auto callee = Handshake::accepting(kSecret, "job");
+TEST(Handshake, CalleeReceivesRequestOfCaller) {
+  auto caller = Handshake::make_caller(kSecret, request());
+  auto callee = Handshake::make_callee(kSecret, "job");
   run(caller, callee);
   ASSERT_TRUE(caller.done());
   ASSERT_TRUE(callee.done());
-  EXPECT_EQ(callee.hello().role, Role::data);
-  EXPECT_EQ(callee.hello().rank, 3);
-  EXPECT_EQ(callee.hello().group, 0x1122334455667788u);
-  EXPECT_EQ(callee.hello().stream, 7u);
-  EXPECT_EQ(callee.hello().job, "job");
+  EXPECT_EQ(callee.request().role, Role::data);
+  EXPECT_EQ(callee.request().rank, 3);
+  EXPECT_EQ(callee.request().group, 0x1122334455667788u);
+  EXPECT_EQ(callee.request().stream, 7u);
+  EXPECT_EQ(callee.request().job, "job");
 }
 
-// The wire form is fixed: another release must produce these very bytes from the same nonces.
-TEST(Handshake, ProofIsTheOneThePaperSays) {
-  auto caller = Handshake::connecting(kSecret, hello());
+// The wire format is fixed: every release must produce these bytes from the same nonces.
+TEST(Handshake, ProofMatchesSpecification) {
+  auto caller = Handshake::make_caller(kSecret, request());
   std::string first = caller.feed("");
-  ASSERT_EQ(first.size(), Handshake::kHelloBytes);
+  ASSERT_EQ(first.size(), Handshake::kRequestBytes);
   EXPECT_EQ(first.substr(0, 8), "ESPALIER");
   EXPECT_EQ(to_hex(first.substr(8, 24)), "010003000300000088776655443322110700000000000000");
   EXPECT_EQ(first.substr(32, 32), sha256("job"));
@@ -65,7 +65,7 @@ TEST(Handshake, ProofIsTheOneThePaperSays) {
   EXPECT_TRUE(caller.done());
 }
 
-// What the caller of a refused handshake sees: how many bytes came back at each step, and the text of the refusal.
+// Returns what a refused caller observes: the size of the reply to its request, and the error text.
 std::string refusal_of(Handshake callee, const std::string& first, const std::string& proof) {
   std::string seen = std::to_string(callee.feed(first).size());
   try {
@@ -77,10 +77,10 @@ std::string refusal_of(Handshake callee, const std::string& first, const std::st
   return "accepted";
 }
 
-TEST(Handshake, RefusesEveryCauseAlike) {
-  auto accepting = [] { return Handshake::accepting(kSecret, "job"); };
-  auto honest = [&](const Secret& secret, const Hello& mine) {
-    auto caller = Handshake::connecting(secret, mine);
+TEST(Handshake, RefusalLooksSameForEveryCause) {
+  auto accepting = [] { return Handshake::make_callee(kSecret, "job"); };
+  auto honest = [&](const Secret& secret, const HandshakeRequest& mine) {
+    auto caller = Handshake::make_caller(secret, mine);
     auto callee = accepting();
     std::string first = caller.feed("");
     std::string challenge = callee.feed(first);
@@ -91,51 +91,52 @@ TEST(Handshake, RefusesEveryCauseAlike) {
     }
     return std::string("accepted");
   };
-  std::string wrong_secret = honest(Secret(std::string(32, 't')), hello());
+  std::string wrong_secret = honest(Secret(std::string(32, 't')), request());
   EXPECT_NE(wrong_secret, "accepted");
-  EXPECT_EQ(honest(kSecret, hello("other job")), wrong_secret);
+  EXPECT_EQ(honest(kSecret, request("other job")), wrong_secret);
   EXPECT_EQ(refusal_of(accepting(), std::string(96, '\xff'), std::string(32, 'x')), wrong_secret);
   EXPECT_EQ(refusal_of(accepting(), std::string(96, '\0'), std::string(32, '\0')), wrong_secret);
 }
 
-TEST(Handshake, KeysOfOneRoleDoNotOpenAnother) {
-  auto caller = Handshake::connecting(kSecret, hello("job", Role::store));
-  auto callee = Handshake::accepting(kSecret, "job");
+TEST(Handshake, RejectsKeyOfAnotherRole) {
+  auto caller = Handshake::make_caller(kSecret, request("job", Role::store));
+  auto callee = Handshake::make_callee(kSecret, "job");
   std::string first = caller.feed("");
-  first[10] = static_cast<char>(Role::watch);  // on the way, someone turns a store connection into a watch
+  // tampering on the wire: the store role becomes the failure detector role
+  first[10] = static_cast<char>(Role::failure_detector);
   std::string challenge = callee.feed(first);
   EXPECT_THROW(callee.feed(caller.feed(challenge)), CommError);
 }
 
-TEST(Handshake, AnEchoIsNoPeer) {
-  auto caller = Handshake::connecting(kSecret, hello());
+TEST(Handshake, RejectsReflectedMessages) {
+  auto caller = Handshake::make_caller(kSecret, request());
   std::string first = caller.feed("");
   std::string proof = caller.feed(first.substr(0, 32));
   EXPECT_THROW(caller.feed(proof), CommError);
 }
 
-TEST(Handshake, TakesBytesInAnyPiecesAndNoMoreThanItWants) {
-  auto caller = Handshake::connecting(kSecret, hello());
-  auto callee = Handshake::accepting(kSecret, "job");
+TEST(Handshake, ConsumesExactlyNeededBytesForAnySplit) {
+  auto caller = Handshake::make_caller(kSecret, request());
+  auto callee = Handshake::make_callee(kSecret, "job");
   std::string first = caller.feed("");
   for (size_t i = 0; i + 1 < first.size(); ++i) {
-    EXPECT_EQ(callee.wants(), first.size() - i);
+    EXPECT_EQ(callee.bytes_needed(), first.size() - i);
     EXPECT_EQ(callee.feed(first.substr(i, 1)), "");
   }
   std::string challenge = callee.feed(first.substr(first.size() - 1));
   std::string proof = caller.feed(challenge);
   EXPECT_FALSE(callee.done());
   EXPECT_THROW(callee.feed(proof + "x"), CommError);
-  EXPECT_THROW(callee.feed(""), CommError) << "refused for good";
+  EXPECT_THROW(callee.feed(""), CommError) << "a refused handshake must stay refused";
 }
 
-TEST(Handshake, ReplayedProofFails) {
-  auto caller = Handshake::connecting(kSecret, hello());
-  auto callee = Handshake::accepting(kSecret, "job");
+TEST(Handshake, RejectsReplayedProof) {
+  auto caller = Handshake::make_caller(kSecret, request());
+  auto callee = Handshake::make_callee(kSecret, "job");
   std::string first = caller.feed("");
   std::string proof = caller.feed(callee.feed(first));
-  EXPECT_EQ(callee.feed(proof).size(), Handshake::kVerdictBytes);
-  auto again = Handshake::accepting(kSecret, "job");
+  EXPECT_EQ(callee.feed(proof).size(), Handshake::kConfirmationBytes);
+  auto again = Handshake::make_callee(kSecret, "job");
   again.feed(first);
   EXPECT_THROW(again.feed(proof), CommError);
 }

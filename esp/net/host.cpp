@@ -20,7 +20,7 @@ std::string first_line(const char* path) {
   return line;
 }
 
-// Device and inode: the identity of a file system's root or of a namespace. Zeros when there is none.
+// Device and inode: the identity of a file system root or of a namespace. Zeros if it does not exist.
 std::string identity_of(const char* path) {
   struct stat info {};
   if (stat(path, &info) != 0) return "0:0";

@@ -1,13 +1,13 @@
-// Which machine this is, as far as sharing memory and watching processes goes.
+// Host identity: decides which processes can share memory and monitor each other.
 #pragma once
 
 #include <string>
 
 namespace esp::net {
 
-// Equal in two processes exactly when they run on one boot of one machine, for one user, see the same shared-memory
-// file system and the same process numbers, and are in one network namespace. `name` (may be empty) sets apart what
-// would be equal; it is also what messages show, else the machine's name.
+// The identities of two processes are equal exactly if both run in the same boot of the same machine, for the same
+// user, with the same shared-memory file system, pid namespace and network namespace. `name` (may be empty) separates
+// hosts that would otherwise be equal. Messages show `name`, or the machine's name if it is empty.
 std::string host_identity(const std::string& name = "");
 
 }  // namespace esp::net

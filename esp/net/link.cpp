@@ -12,9 +12,11 @@
 namespace esp::net {
 namespace {
 
-constexpr int kRtoMaxMs = 44;  // TCP_RTO_MAX_MS of <linux/tcp.h>, newer than the headers we build with
+constexpr int kRtoMaxMs = 44;  // TCP_RTO_MAX_MS of <linux/tcp.h>, which is newer than the build's Linux headers
 constexpr Duration kWarnAfter = std::chrono::seconds(3);
-constexpr int kUnansweredAtLeast = 2;  // probes or segments sent again: one may be on its way
+// minimum of unanswered probes or retransmissions before a link counts as silent; the answer to a single one may still
+// be in transit
+constexpr int kUnansweredAtLeast = 2;
 
 double seconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -22,9 +24,10 @@ double seconds(Duration duration) {
 
 }  // namespace
 
-void tolerate_interruptions(int fd) {
+void configure_keepalive(int fd) {
   int on = 1, idle_s = 2, between_s = 1, again_ms = 1000;
-  // Longer than any wait: the kernel would also count the time in which a slow receiver's window is closed.
+  // TCP_USER_TIMEOUT is longer than every wait, because Linux would also count the time in which a slow receiver keeps
+  // its TCP window closed.
   int never_ms = 24 * 3600 * 1000;
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
@@ -33,7 +36,7 @@ void tolerate_interruptions(int fd) {
   setsockopt(fd, IPPROTO_TCP, kRtoMaxMs, &again_ms, sizeof again_ms);
 }
 
-Duration unanswered_for(int fd) {
+Duration unanswered_time(int fd) {
   tcp_info info{};
   socklen_t bytes = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return Duration::zero();
@@ -50,7 +53,8 @@ bool LinkState::update(Duration silence, const Log& log) {
   const bool silent = silence >= std::min(kWarnAfter, timeout_);
   if (silent) silence_ = silence;
   if (silence >= timeout_) return lost_ = true;
-  if (silent && !warned_) log.warn("{}; waiting for it for up to {:g} s (link_timeout_s)", text(), seconds(timeout_));
+  if (silent && !warned_)
+    log.warn("{}; waiting up to {:g} s for it to answer (link_timeout_s)", text(), seconds(timeout_));
   if (!silent && warned_) log.warn("host {} answers again after {:.1f} s", host_, seconds(silence_));
   warned_ = silent;
   return false;

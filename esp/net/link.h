@@ -1,9 +1,10 @@
-// Links: connections between hosts, and whether the host at the other end still answers.
+// Links: connections between hosts, and detection of hosts that no longer answer.
 //
-// An interruption of the network is tolerated for NetOptions::link_timeout. The kernel never ends such a connection by
-// itself, probes it while it is idle and, where it can (TCP_RTO_MAX_MS, Linux 6.15), sends again at least once a
-// second, so that data flows soon after the network is back. The owner of a connection looks at it now and then and
-// decides. A process that is merely stopped keeps its connection: its kernel answers for it.
+// A network interruption is tolerated for NetOptions::link_timeout. Linux never closes these connections by itself. It
+// probes idle connections. If it supports TCP_RTO_MAX_MS (since Linux 6.15), it also retransmits at least once a
+// second, so that data flows soon after the network recovers. The owner of a connection calls unanswered_time()
+// periodically and decides whether the host is lost. A stopped process keeps its connection, because Linux on its host
+// still answers.
 #pragma once
 
 #include <string>
@@ -15,23 +16,23 @@ namespace esp::net {
 
 constexpr Duration kLinkCheckPeriod = std::chrono::milliseconds(500);
 
-void tolerate_interruptions(int fd);
+void configure_keepalive(int fd);
 
-// How long the host at the other end has left data or probes unanswered. Zero: it answers, or this is no TCP
-// connection.
-Duration unanswered_for(int fd);
+// How long the remote host has left data or probes unacknowledged. Zero if it answers, or if the connection is not TCP.
+Duration unanswered_time(int fd);
 
-// «box» of a host's identity (net/host.h).
+// The part of a host identity (net/host.h) that names the machine, for example «box».
 std::string host_name(const std::string& identity);
 
-// One host as seen over one or more connections. Warns once when it falls silent and once when it answers again.
+// State of one remote host over all connections to it. Warns once when the host falls silent and once when it answers
+// again.
 class LinkState {
  public:
   LinkState(std::string host, Duration timeout) : host_(std::move(host)), timeout_(timeout) {}
 
-  // `silence`: the longest of its connections. True when the host is lost.
+  // `silence`: the longest unanswered time of this host's connections. Returns true if the host is lost.
   bool update(Duration silence, const Log& log);
-  // «host box: no data for 6 s»
+  // Returns text such as «host box: no data for 6 s».
   std::string text() const;
 
  private:

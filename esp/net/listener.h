@@ -1,12 +1,13 @@
-// Listener: one listening socket per process and one thread that owns it. Drives the handshakes of everyone who calls
-// side by side and keeps authenticated connections until someone takes them.
+// Listener: one listening socket per process and one thread that owns it. Runs the handshakes of all callers
+// concurrently and keeps authenticated connections until they are taken.
 //
-// Before authentication a caller gets 2 s and 128 bytes. 64 may be pending at once; when more call, the oldest of the
-// source that holds most is dropped, so a flood pushes out itself. A source that keeps failing is closed at the door
-// for a while, unless it is this host or a peer has ever authenticated from there: those only get fewer places. While
-// any source does so, the kernel drops greetings that are not of this job (net/greeting_filter.h).
+// Connection limits before authentication (net/connection_limiter.h): 2 s and 128 bytes per connection; at most 64
+// pending connections. Beyond that, the oldest connection of the source with most pending connections is dropped, so a
+// flooding source loses its own connections. A source that keeps failing is rejected for a while. This host, and
+// sources from which a peer has ever authenticated, are not rejected, only limited to fewer pending connections. While
+// a source exceeds its limit, Linux drops handshake requests of other programs (BPF, net/handshake_filter.h).
 //
-// Sockets come out nonblocking, close-on-exec, without delay. Any thread may call.
+// Returned sockets are nonblocking, close-on-exec and have TCP_NODELAY. Any thread may call.
 #pragma once
 
 #include <functional>
@@ -21,30 +22,31 @@ namespace esp::net {
 
 class Listener {
  public:
-  using Accepted = std::function<void(Socket, const Hello&)>;
+  using Accepted = std::function<void(Socket, const HandshakeRequest&)>;
 
-  // Listens on a numeric address (port 0: any free one). With `on_accept` every connection goes there, on the
-  // listener's thread; without, connections wait in a map for `take`. `secret` and `job` are what callers must prove.
-  // `sealed`: what passes is encrypted, and only who means to do so too is let in. Throws CommError(refused) when the
-  // address cannot be had.
+  // Listens on a numeric address (port 0: any free port). With `on_accept`, every connection is passed to this
+  // function, on the listener's thread; otherwise connections wait for `take`. Callers must prove that they know
+  // `secret` and `job`. `encrypted`: connections carry TLS, and only callers that also encrypt are accepted. Throws
+  // CommError(refused) if the address is not available.
   Listener(const std::string& address, int port, Secret secret, std::string job, Accepted on_accept = nullptr,
-           bool sealed = false);
+           bool encrypted = false);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
   const std::string& address() const;
   int port() const;
-  bool sealed() const;
-  const std::string& job() const;  // what callers name
+  bool encrypted() const;
+  const std::string& job() const;  // the job name that callers must know (handshake)
 
-  // The connection that world rank `peer` made for (group, stream). CommError(timeout) names the peer.
+  // Returns the connection that world rank `peer` made for (group, stream). Waits for it until the deadline, then
+  // throws a CommError(timeout) that names the peer.
   Socket take(uint64_t group, int peer, uint32_t stream, Deadline deadline);
   std::optional<Socket> try_take(uint64_t group, int peer, uint32_t stream);
 
-  // Authenticated callers for whom this is true are closed: a rank declared lost does not come back. Called on the
-  // listener's thread.
-  void refuse_if(std::function<bool(const Hello&)> unwanted);
+  // Closes authenticated connections for which the predicate is true, for example those of a rank that was declared
+  // lost. The predicate runs on the listener's thread.
+  void reject_if(std::function<bool(const HandshakeRequest&)> is_rejected);
 
  private:
   struct Impl;

@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "esp/net/address.h"
-#include "esp/net/doorkeeper.h"
-#include "esp/net/held_port.h"
+#include "esp/net/connection_limiter.h"
+#include "esp/net/reserved_port.h"
 
 namespace esp::net {
 namespace {
@@ -27,9 +27,9 @@ Socket raw_connection(const Listener& listener) {
   return socket;
 }
 
-class ListenerOn : public testing::TestWithParam<const char*> {};
+class ListenerAddress : public testing::TestWithParam<const char*> {};
 
-TEST_P(ListenerOn, HandsOutConnectionsByGroupPeerAndStream) {
+TEST_P(ListenerAddress, ReturnsConnectionOfGroupPeerAndStream) {
   Listener listener(GetParam(), 0, kSecret, "job");
   std::vector<Socket> callers;
   for (int rank : {1, 2})
@@ -42,11 +42,11 @@ TEST_P(ListenerOn, HandsOutConnectionsByGroupPeerAndStream) {
   for (byte = 0; recv(callee.fd(), &byte, 1, 0) < 0;) std::this_thread::yield();
   EXPECT_EQ(byte, 'x');
   EXPECT_TRUE(listener.take(9, 1, 0, soon()));
-  EXPECT_FALSE(listener.try_take(9, 1, 0)) << "taken already";
+  EXPECT_FALSE(listener.try_take(9, 1, 0)) << "the connection was already taken";
   EXPECT_FALSE(listener.try_take(8, 1, 1));
 }
 
-TEST_P(ListenerOn, RefusesAnotherSecretAndAnotherJob) {
+TEST_P(ListenerAddress, RejectsOtherSecretAndOtherJob) {
   Listener listener(GetParam(), 0, kSecret, "job");
   auto kind = [&](const Secret& secret, const std::string& job) {
     try {
@@ -61,11 +61,12 @@ TEST_P(ListenerOn, RefusesAnotherSecretAndAnotherJob) {
   EXPECT_FALSE(listener.try_take(0, 1, 0));
 }
 
-INSTANTIATE_TEST_SUITE_P(Loopback, ListenerOn, testing::Values("127.0.0.1", "::1"));
+INSTANTIATE_TEST_SUITE_P(Loopback, ListenerAddress, testing::Values("127.0.0.1", "::1"));
 
-TEST(Listener, SlowCallersHoldUpNobody) {
+TEST(Listener, SlowCallersDoNotDelayOthers) {
   Listener listener("127.0.0.1", 0, kSecret, "job");
-  // More half-open callers than there are places, some with half a hello; they stay open throughout.
+  // Opens more incomplete connections than the limit. Some have sent half a request. All stay open until the end of the
+  // test.
   std::vector<Socket> slow;
   for (int i = 0; i < 200; ++i) {
     slow.push_back(raw_connection(listener));
@@ -77,16 +78,16 @@ TEST(Listener, SlowCallersHoldUpNobody) {
   }
 }
 
-TEST(Listener, DropsTheOldestWhenFull) {
+TEST(Listener, DropsOldestConnectionWhenFull) {
   Listener listener("127.0.0.1", 0, kSecret, "job");
   Socket first = raw_connection(listener);
   std::vector<Socket> more;
-  for (size_t i = 0; i < Doorkeeper::kMaxPending; ++i) more.push_back(raw_connection(listener));
+  for (size_t i = 0; i < ConnectionLimiter::kMaxPending; ++i) more.push_back(raw_connection(listener));
   char byte;
   EXPECT_EQ(recv(first.fd(), &byte, 1, 0), 0) << "closed by the listener";
 }
 
-TEST(Listener, GarbageIsRefusedAndThenClosed) {
+TEST(Listener, RefusesAndClosesGarbage) {
   Listener listener("127.0.0.1", 0, kSecret, "job");
   Socket caller = raw_connection(listener);
   std::string garbage(128, 'G');
@@ -94,32 +95,32 @@ TEST(Listener, GarbageIsRefusedAndThenClosed) {
   std::string seen;
   char buffer[256];
   for (ssize_t got; (got = recv(caller.fd(), buffer, sizeof buffer, 0)) > 0;) seen.append(buffer, size_t(got));
-  ASSERT_EQ(seen.size(), Handshake::kChallengeBytes + Handshake::kVerdictBytes);
+  ASSERT_EQ(seen.size(), Handshake::kChallengeBytes + Handshake::kConfirmationBytes);
   EXPECT_EQ(seen.substr(Handshake::kChallengeBytes), Handshake::refusal());
 }
 
-TEST(Listener, KeepsOutWhoIsUnwanted) {
+TEST(Listener, RejectsCallersByPredicate) {
   Listener listener("127.0.0.1", 0, kSecret, "job");
-  listener.refuse_if([](const Hello& hello) { return hello.rank == 2; });
+  listener.reject_if([](const HandshakeRequest& request) { return request.rank == 2; });
   auto bad = connect_to("127.0.0.1", listener.port(), kSecret, {Role::data, 2, "job", 0, 0}, "", soon());
   auto good = connect_to("127.0.0.1", listener.port(), kSecret, {Role::data, 3, "job", 0, 0}, "", soon());
   EXPECT_TRUE(listener.take(0, 3, 0, soon()));
   EXPECT_FALSE(listener.try_take(0, 2, 0));
 }
 
-TEST(Listener, TakeEndsAtItsDeadlineAndNamesThePeer) {
+TEST(Listener, TakeTimeoutNamesPeer) {
   Listener listener("127.0.0.1", 0, kSecret, "job");
   try {
     listener.take(0, 5, 0, Deadline::after_ms(20));
-    FAIL() << "nobody called";
+    FAIL() << "take() returned, but no caller had connected";
   } catch (const CommError& error) {
     EXPECT_EQ(error.kind(), CommError::Kind::timeout);
     EXPECT_EQ(error.peer(), 5);
   }
 }
 
-TEST(Connect, WaitsForAListenerThatComesLate) {
-  const HeldPort held;
+TEST(Connect, WaitsForLateListener) {
+  const ReservedPort held;
   const int port = held.number();
   std::atomic<bool> connected = false;
   std::thread caller([&] {
@@ -138,51 +139,51 @@ TEST(Connect, WaitsForAListenerThatComesLate) {
   EXPECT_TRUE(connected);
 }
 
-TEST(Connect, EndsAtItsDeadline) {
-  const HeldPort held;
+TEST(Connect, TimesOutAtDeadline) {
+  const ReservedPort held;
   EXPECT_THROW(connect_to("127.0.0.1", held.number(), kSecret, {}, "", Deadline::after_ms(50)), CommError);
 }
 
-TEST(Doorkeeper, ClosesTheDoorOnAFailingSourceUntilItRests) {
-  Doorkeeper door;
+TEST(ConnectionLimiter, RejectsFailingSourceUntilTokensRefill) {
+  ConnectionLimiter limiter;
   auto now = Clock::now();
   int id = 0, admitted = 0;
-  for (; door.admit("10.0.0.9", false, now); ++id, ++admitted) {
+  for (; limiter.admit("10.0.0.9", false, now); ++id, ++admitted) {
     ASSERT_LT(admitted, 1000);
-    door.began("10.0.0.9", id);
-    door.failed(id, now);
+    limiter.record_start("10.0.0.9", id);
+    limiter.record_failure(id, now);
   }
-  EXPECT_EQ(admitted, static_cast<int>(Doorkeeper::kBurst));
-  EXPECT_TRUE(door.admit("10.0.0.8", false, now)) << "others are not meant";
-  EXPECT_TRUE(door.admit("10.0.0.9", false, now + std::chrono::seconds(1)));
+  EXPECT_EQ(admitted, static_cast<int>(ConnectionLimiter::kFailureBurst));
+  EXPECT_TRUE(limiter.admit("10.0.0.8", false, now)) << "other sources must not be rejected";
+  EXPECT_TRUE(limiter.admit("10.0.0.9", false, now + std::chrono::seconds(1)));
 }
 
-TEST(Doorkeeper, NeverClosesOnASourceWithAnAuthenticatedPeer) {
-  Doorkeeper door;
+TEST(ConnectionLimiter, AlwaysAdmitsSourceWithAuthenticatedPeer) {
+  ConnectionLimiter limiter;
   auto now = Clock::now();
-  door.admit("10.0.0.9", false, now);
-  door.began("10.0.0.9", 0);
-  door.succeeded(0);
+  limiter.admit("10.0.0.9", false, now);
+  limiter.record_start("10.0.0.9", 0);
+  limiter.record_success(0);
   for (int id = 1; id < 1000; ++id) {
-    ASSERT_TRUE(door.admit("10.0.0.9", false, now));
-    door.began("10.0.0.9", id);
-    door.failed(id, now);
+    ASSERT_TRUE(limiter.admit("10.0.0.9", false, now));
+    limiter.record_start("10.0.0.9", id);
+    limiter.record_failure(id, now);
   }
 }
 
-TEST(Doorkeeper, AFloodPushesOutItself) {
-  Doorkeeper door;
+TEST(ConnectionLimiter, EvictsConnectionsOfFloodingSource) {
+  ConnectionLimiter limiter;
   auto now = Clock::now();
-  door.admit("10.0.0.1", false, now);
-  door.began("10.0.0.1", 0);
+  limiter.admit("10.0.0.1", false, now);
+  limiter.record_start("10.0.0.1", 0);
   for (int id = 1; id < 500; ++id) {
-    if (!door.admit("10.0.0.9", false, now)) break;
-    while (auto victim = door.evict("10.0.0.9")) {
+    if (!limiter.admit("10.0.0.9", false, now)) break;
+    while (auto victim = limiter.evict("10.0.0.9")) {
       EXPECT_NE(*victim, 0);
-      door.failed(*victim, now);
+      limiter.record_failure(*victim, now);
     }
-    door.began("10.0.0.9", id);
-    EXPECT_LE(door.pending(), Doorkeeper::kMaxPending);
+    limiter.record_start("10.0.0.9", id);
+    EXPECT_LE(limiter.pending(), ConnectionLimiter::kMaxPending);
   }
 }
 

@@ -14,10 +14,10 @@
 #include <gtest/gtest.h>
 
 #include "esp/net/address.h"
-#include "esp/net/forked.h"
+#include "esp/net/child_process.h"
+#include "esp/net/failure_detector.h"
 #include "esp/net/listener.h"
 #include "esp/net/store/hub.h"
-#include "esp/net/watch.h"
 
 namespace esp::net {
 namespace {
@@ -40,7 +40,7 @@ class Directory {
   std::string path_;
 };
 
-// Rank 0 hosts the hub and leaves its address in a directory.
+// Rank 0 hosts the Hub and publishes its address in a directory.
 RendezvousOptions options(const Directory& directory, int rank, int size) {
   RendezvousOptions made;
   made.rank = rank;
@@ -54,35 +54,35 @@ RendezvousOptions options(const Directory& directory, int rank, int size) {
   return made;
 }
 
-using Body = std::function<void(World& world, Forked& parent)>;
+using Body = std::function<void(World& world, ChildProcess& parent)>;
 
-// One process per rank; each says "ready" once it has its World and the parent has all of them, then runs the body.
-std::vector<Forked> fork_ranks(const Directory& directory, int size, const Body& body) {
-  std::vector<Forked> ranks;
+// Starts one process per rank. Each rank sends "ready" once it has its World. When all are ready, each runs the body.
+std::vector<ChildProcess> fork_ranks(const Directory& directory, int size, const Body& body) {
+  std::vector<ChildProcess> ranks;
   for (int rank = 0; rank < size; ++rank)
-    ranks.emplace_back([&, rank](Forked& parent) {
+    ranks.emplace_back([&, rank](ChildProcess& parent) {
       auto world = rendezvous(options(directory, rank, size), soon());
-      parent.say("ready");
-      parent.hear();
+      parent.write_line("ready");
+      parent.read_line();
       body(*world, parent);
     });
-  for (Forked& rank : ranks) EXPECT_EQ(rank.hear(), "ready");
-  for (Forked& rank : ranks) rank.say("go");
+  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.read_line(), "ready");
+  for (ChildProcess& rank : ranks) rank.write_line("go");
   return ranks;
 }
 
-// What a wait of this group would throw, once something has gone wrong.
+// Waits for the first failure in PeerStatus and returns the error that a wait of this group would throw.
 std::string first_fault(const World& world, uint64_t group = 1) {
   auto deadline = soon();
   while (!deadline.passed()) {
     try {
-      world.fate->check(group, world.everyone().members);
+      world.peer_status->check(group, world.world_group().members);
     } catch (const CommError& error) {
       return fmt::format("{} {}", error.peer(), error.what());
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return "nothing went wrong";
+  return "no failure before the deadline";
 }
 
 int count_entries(const char* directory) {
@@ -116,86 +116,87 @@ std::vector<std::string> listening_addresses() {
   return found;
 }
 
-TEST(Rendezvous, EveryRankSeesEveryPeer) {
+TEST(Rendezvous, GivesEveryRankAllPeers) {
   Directory directory;
-  auto ranks = fork_ranks(directory, 4, [](World& world, Forked& parent) {
+  auto ranks = fork_ranks(directory, 4, [](World& world, ChildProcess& parent) {
     std::string seen;
     for (int peer = 0; peer < world.size; ++peer)
       seen += fmt::format("{}{}", world.same_host(world.rank, peer), world.peers[static_cast<size_t>(peer)].pid > 0);
-    world.store->set(fmt::format("hello {}", world.rank), seen);
-    std::string last = world.store->get("hello 3", soon());
-    parent.say(seen == last ? world.job : "differs");
+    world.store->set(fmt::format("seen {}", world.rank), seen);
+    std::string last = world.store->get("seen 3", soon());
+    parent.write_line(seen == last ? world.job : "differs");
   });
-  std::string job = ranks[0].hear();
+  std::string job = ranks[0].read_line();
   EXPECT_EQ(job.rfind("test-", 0), 0u) << job;
-  for (size_t rank = 1; rank < 4; ++rank) EXPECT_EQ(ranks[rank].hear(), job);
-  for (Forked& rank : ranks) EXPECT_EQ(rank.wait(), 0);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path()), {}), 1) << "the lock file alone stays";
+  for (size_t rank = 1; rank < 4; ++rank) EXPECT_EQ(ranks[rank].read_line(), job);
+  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(), 0);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path()), {}), 1)
+      << "only the lock file must remain";
 }
 
-TEST(Rendezvous, OnOneHostNothingListensBeyondLoopback) {
+TEST(Rendezvous, ListensOnLoopbackOnlyOnOneHost) {
   Directory directory;
-  auto ranks = fork_ranks(directory, 2, [](World& world, Forked& parent) {
+  auto ranks = fork_ranks(directory, 2, [](World& world, ChildProcess& parent) {
     std::string text;
     for (const auto& address : listening_addresses()) text += address + " ";
-    parent.say(text);
+    parent.write_line(text);
     world.store->add("done", 1);
   });
-  EXPECT_EQ(ranks[0].hear(), "0100007F 0100007F ") << "hub and listener";
-  EXPECT_EQ(ranks[1].hear(), "0100007F ");
+  EXPECT_EQ(ranks[0].read_line(), "0100007F 0100007F ") << "hub and listener";
+  EXPECT_EQ(ranks[1].read_line(), "0100007F ");
 }
 
-TEST(Rendezvous, LeavesNoThreadAndNoDescriptor) {
+TEST(Rendezvous, LeaksNoThreadsOrDescriptors) {
   Directory directory;
-  std::vector<Forked> ranks;
+  std::vector<ChildProcess> ranks;
   for (int rank = 0; rank < 2; ++rank)
-    ranks.emplace_back([&, rank](Forked& parent) {
+    ranks.emplace_back([&, rank](ChildProcess& parent) {
       auto count = [] {
         return fmt::format("{} threads {} descriptors", count_entries("/proc/self/task"),
                            count_entries("/proc/self/fd"));
       };
       auto round = [&] { rendezvous(options(directory, rank, 2), soon())->store->add("round", 1); };
-      round();  // whatever libraries open once, they have open now
+      round();  // the first round opens the descriptors that libraries keep open
       std::string before = count();
       for (int i = 0; i < 5; ++i) round();
-      parent.say(before == count() ? "same" : before + ", then " + count());
+      parent.write_line(before == count() ? "same" : before + ", then " + count());
     });
-  for (Forked& rank : ranks) EXPECT_EQ(rank.hear(), "same");
+  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.read_line(), "same");
 }
 
-TEST(Rendezvous, WithALauncherHubOverTcp) {
-  std::vector<Forked> ranks;
+TEST(Rendezvous, WorksWithLauncherHubOverTcp) {
+  std::vector<ChildProcess> ranks;
   for (int rank = 0; rank < 3; ++rank)
-    ranks.emplace_back([&, rank](Forked& parent) {
+    ranks.emplace_back([&, rank](ChildProcess& parent) {
       Directory unused;
       auto mine = options(unused, rank, 3);
-      mine.endpoint = parent.hear();
+      mine.endpoint = parent.read_line();
       mine.host_hub = false;
       mine.local_size = 0;
       auto world = rendezvous(mine, soon());
-      parent.say(world->peers[static_cast<size_t>(2 - rank)].address);
-      parent.hear();
-      parent.say(first_fault(*world));
+      parent.write_line(world->peers[static_cast<size_t>(2 - rank)].address);
+      parent.read_line();
+      parent.write_line(first_fault(*world));
     });
   HubOptions hub_options;
   hub_options.size = 3;
   hub_options.job = "test";
   hub_options.secret = Secret(std::string(32, 's'));
   Hub hub(hub_options);
-  for (Forked& rank : ranks) rank.say(fmt::format("tcp://localhost:{}", hub.port()));
-  for (Forked& rank : ranks) EXPECT_EQ(rank.hear(), "127.0.0.1");
+  for (ChildProcess& rank : ranks) rank.write_line(fmt::format("tcp://localhost:{}", hub.port()));
+  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.read_line(), "127.0.0.1");
   ranks[1].kill(SIGKILL);
-  for (int rank : {0, 2}) ranks[static_cast<size_t>(rank)].say("go");
-  for (int rank : {0, 2}) EXPECT_EQ(ranks[static_cast<size_t>(rank)].hear().rfind("1 rank 1 ", 0), 0u);
+  for (int rank : {0, 2}) ranks[static_cast<size_t>(rank)].write_line("go");
+  for (int rank : {0, 2}) EXPECT_EQ(ranks[static_cast<size_t>(rank)].read_line().rfind("1 rank 1 ", 0), 0u);
 }
 
-TEST(Rendezvous, RefusesAnotherJobAndAnotherSecret) {
-  std::vector<Forked> strangers;
+TEST(Rendezvous, RejectsOtherJobAndOtherSecret) {
+  std::vector<ChildProcess> foreign;
   for (int kind = 0; kind < 2; ++kind)
-    strangers.emplace_back([&, kind](Forked& parent) {
+    foreign.emplace_back([&, kind](ChildProcess& parent) {
       Directory unused;
       auto mine = options(unused, 1, 2);
-      mine.endpoint = parent.hear();
+      mine.endpoint = parent.read_line();
       (kind == 0 ? mine.job : mine.endpoint) += kind == 0 ? " of another" : "";
       if (kind == 1) mine.secret = Secret(std::string(32, 'x'));
       rendezvous(mine, soon());
@@ -205,38 +206,38 @@ TEST(Rendezvous, RefusesAnotherJobAndAnotherSecret) {
   hub_options.job = "test";
   hub_options.secret = Secret(std::string(32, 's'));
   Hub hub(hub_options);
-  for (Forked& stranger : strangers) stranger.say(fmt::format("tcp://127.0.0.1:{}", hub.port()));
-  for (Forked& stranger : strangers) {
-    std::string text = stranger.hear();
+  for (ChildProcess& server : foreign) server.write_line(fmt::format("tcp://127.0.0.1:{}", hub.port()));
+  for (ChildProcess& server : foreign) {
+    std::string text = server.read_line();
     EXPECT_EQ(text.rfind("threw the handshake was refused", 0), 0u) << text;
   }
 }
 
-TEST(Rendezvous, ManyJobsAtOnceNeverMix) {
+TEST(Rendezvous, SeparatesConcurrentJobs) {
   constexpr int kJobs = 6;
-  Directory directory;  // one board for all of them
-  std::vector<Forked> ranks;
+  Directory directory;  // all jobs share one directory
+  std::vector<ChildProcess> ranks;
   for (int job = 0; job < kJobs; ++job)
     for (int rank = 0; rank < 2; ++rank)
-      ranks.emplace_back([&, job, rank](Forked& parent) {
+      ranks.emplace_back([&, job, rank](ChildProcess& parent) {
         auto mine = options(directory, rank, 2);
         mine.job = fmt::format("job {}", job);
         auto world = rendezvous(mine, soon());
         world->store->set(fmt::format("from {}", rank), mine.job);
         bool right = world->store->get(fmt::format("from {}", 1 - rank), soon()) == mine.job;
-        parent.say(right ? world->job : "mixed");
+        parent.write_line(right ? world->job : "mixed");
       });
   for (size_t job = 0; job < kJobs; ++job) {
-    std::string id = ranks[2 * job].hear();
+    std::string id = ranks[2 * job].read_line();
     EXPECT_EQ(id.rfind(fmt::format("job {}-", job), 0), 0u) << id;
-    EXPECT_EQ(ranks[2 * job + 1].hear(), id);
+    EXPECT_EQ(ranks[2 * job + 1].read_line(), id);
   }
 }
 
-// A port with a listener of our own making, which says nothing to whoever connects, or closes at once.
-class Stranger {
+// A port with a foreign listener, which either stays silent or closes connections at once.
+class ForeignServer {
  public:
-  explicit Stranger(bool closes) : listening_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit ForeignServer(bool closes) : listening_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     auto any = numeric_address("0.0.0.0", 0);
     EXPECT_EQ(bind(listening_.fd(), any.get(), any.length), 0);
     EXPECT_EQ(listen(listening_.fd(), 64), 0);
@@ -257,7 +258,7 @@ class Stranger {
   std::jthread thread_;
 };
 
-RendezvousOptions beside(int port, int rank, const std::string& job) {
+RendezvousOptions options_for_port(int port, int rank, const std::string& job) {
   RendezvousOptions made;
   made.rank = rank;
   made.size = 2;
@@ -265,229 +266,234 @@ RendezvousOptions beside(int port, int rank, const std::string& job) {
   made.port = RendezvousOptions::Port::shared;
   made.host_hub = rank == 0;
   made.secret = Secret(std::string(32, 's'));
-  made.job = fmt::format("port-{}/{}", port, job);  // as launch/world.cpp names it: another port, another job
+  // The job is named as in launch/world.cpp: the name contains the port.
+  made.job = fmt::format("port-{}/{}", port, job);
   made.log = Log(LogLevel::warn, rank);
   return made;
 }
 
-// Two ranks that meet at the port that each is told. Fork before a thread starts: a lock that a thread of the parent
-// holds during fork() stays locked in the child.
-std::vector<Forked> fork_two_ranks(const std::string& job) {
-  std::vector<Forked> ranks;
+// Forks two ranks that rendezvous at a port which they receive later. Fork before any thread starts: a lock that
+// another thread of the parent holds during fork() stays locked in the child.
+std::vector<ChildProcess> fork_two_ranks(const std::string& job) {
+  std::vector<ChildProcess> ranks;
   for (int rank = 0; rank < 2; ++rank)
-    ranks.emplace_back([=](Forked& parent) {
-      const int port = std::stoi(parent.hear());
-      auto world = rendezvous(beside(port, rank, job), soon());
-      parent.say(world->job);
-      parent.hear();
+    ranks.emplace_back([=](ChildProcess& parent) {
+      const int port = std::stoi(parent.read_line());
+      auto world = rendezvous(options_for_port(port, rank, job), soon());
+      parent.write_line(world->job);
+      parent.read_line();
     });
   return ranks;
 }
 
-void meet_at(std::vector<Forked>& ranks, int port) {
-  for (Forked& rank : ranks) rank.say(std::to_string(port));
+void send_port(std::vector<ChildProcess>& ranks, int port) {
+  for (ChildProcess& rank : ranks) rank.write_line(std::to_string(port));
 }
 
-TEST(Rendezvous, WorksWhenAnotherProgramHasThePort) {
+TEST(Rendezvous, RanksUseAnotherPortWhenPortIsTaken) {
   for (bool closes : {true, false}) {
     auto ranks = fork_two_ranks("shared");
-    Stranger stranger(closes);
-    meet_at(ranks, stranger.port());
-    std::string job = ranks[0].hear();
-    EXPECT_EQ(job.rfind(fmt::format("port-{}/shared-", stranger.port()), 0), 0u) << job;
-    EXPECT_EQ(ranks[1].hear(), job);
-    for (Forked& rank : ranks) rank.say("end");
-    for (Forked& rank : ranks) EXPECT_EQ(rank.wait(), 0);
+    ForeignServer server(closes);
+    send_port(ranks, server.port());
+    std::string job = ranks[0].read_line();
+    EXPECT_EQ(job.rfind(fmt::format("port-{}/shared-", server.port()), 0), 0u) << job;
+    EXPECT_EQ(ranks[1].read_line(), job);
+    for (ChildProcess& rank : ranks) rank.write_line("end");
+    for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(), 0);
   }
 }
 
-TEST(Rendezvous, TwoJobsWithOnePortStayApart) {
-  const int port = [] { return Stranger(true).port(); }();  // free again
-  std::vector<std::vector<Forked>> jobs;
+TEST(Rendezvous, SeparatesTwoJobsWithOnePort) {
+  const int port = [] { return ForeignServer(true).port(); }();  // the server has ended, so its port is free again
+  std::vector<std::vector<ChildProcess>> jobs;
   for (const char* job : {"one", "other"}) jobs.push_back(fork_two_ranks(job));
-  for (auto& ranks : jobs) meet_at(ranks, port);
-  std::string one = jobs[0][0].hear(), other = jobs[1][0].hear();
+  for (auto& ranks : jobs) send_port(ranks, port);
+  std::string one = jobs[0][0].read_line(), other = jobs[1][0].read_line();
   EXPECT_EQ(one.rfind(fmt::format("port-{}/one-", port), 0), 0u) << one;
   EXPECT_EQ(other.rfind(fmt::format("port-{}/other-", port), 0), 0u) << other;
-  EXPECT_EQ(jobs[0][1].hear(), one);
-  EXPECT_EQ(jobs[1][1].hear(), other);
+  EXPECT_EQ(jobs[0][1].read_line(), one);
+  EXPECT_EQ(jobs[1][1].read_line(), other);
   for (auto& ranks : jobs)
-    for (Forked& rank : ranks) rank.say("end");
+    for (ChildProcess& rank : ranks) rank.write_line("end");
 }
 
-TEST(Rendezvous, ASecondRunOfOneNameIsToldToTakeAnotherPort) {
-  const int port = [] { return Stranger(true).port(); }();
+TEST(Rendezvous, RejectsSecondRunWithSameNameAndPort) {
+  const int port = [] { return ForeignServer(true).port(); }();
   auto ranks = fork_two_ranks("same");
-  meet_at(ranks, port);
-  std::string job = ranks[0].hear();
-  EXPECT_EQ(ranks[1].hear(), job);
-  Forked second([&](Forked&) { rendezvous(beside(port, 0, "same"), soon()); });
-  EXPECT_EQ(second.hear(), fmt::format("threw 127.0.0.1 port {}: another run of yours meets there. Give each run a "
-                                       "MASTER_PORT of its own",
-                                       port));
-  for (Forked& rank : ranks) rank.say("end");
+  send_port(ranks, port);
+  std::string job = ranks[0].read_line();
+  EXPECT_EQ(ranks[1].read_line(), job);
+  ChildProcess second([&](ChildProcess&) { rendezvous(options_for_port(port, 0, "same"), soon()); });
+  EXPECT_EQ(second.read_line(), fmt::format("threw 127.0.0.1 port {}: another run of this user uses the port. Give "
+                                            "each run a different MASTER_PORT",
+                                            port));
+  for (ChildProcess& rank : ranks) rank.write_line("end");
 }
 
-TEST(Rendezvous, ItsDeadlineIsTheOneGiven) {
-  const int port = [] { return Stranger(true).port(); }();
+TEST(Rendezvous, FailsAtGivenDeadline) {
+  const int port = [] { return ForeignServer(true).port(); }();
   auto begun = Clock::now();
-  Forked alone([&](Forked&) { rendezvous(beside(port, 1, "late"), Deadline::after_ms(1000)); });
-  std::string text = alone.hear();
+  ChildProcess alone([&](ChildProcess&) { rendezvous(options_for_port(port, 1, "late"), Deadline::after_ms(1000)); });
+  std::string text = alone.read_line();
   EXPECT_EQ(text.rfind(fmt::format("threw no connection to rank 0 at tcp://127.0.0.1:{} within 1", port), 0), 0u)
       << text;
   EXPECT_LT(Clock::now() - begun, std::chrono::seconds(20));
-  Forked late([&](Forked& parent) {
-    parent.hear();
-    parent.say(rendezvous(beside(port, 0, "late"), soon())->job);
+  ChildProcess late([&](ChildProcess& parent) {
+    parent.read_line();
+    parent.write_line(rendezvous(options_for_port(port, 0, "late"), soon())->job);
   });
-  Forked early([&](Forked& parent) { parent.say(rendezvous(beside(port, 1, "late"), soon())->job); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // longer than the first one waited
-  late.say("come");
-  EXPECT_EQ(early.hear(), late.hear());
+  ChildProcess early(
+      [&](ChildProcess& parent) { parent.write_line(rendezvous(options_for_port(port, 1, "late"), soon())->job); });
+  // longer than the timeout with which the first rank waited
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  late.write_line("go");
+  EXPECT_EQ(early.read_line(), late.read_line());
 }
 
-TEST(Rendezvous, SixtyFourLocalRanksCompleteIt) {
+TEST(Rendezvous, CompletesWithSixtyFourLocalRanks) {
   Directory directory;
   auto start = Clock::now();
-  auto ranks = fork_ranks(directory, 64, [](World& world, Forked& parent) {
+  auto ranks = fork_ranks(directory, 64, [](World& world, ChildProcess& parent) {
     world.store->add("arrived", 1);
-    parent.say(std::to_string(world.peers.size()));
+    parent.write_line(std::to_string(world.peers.size()));
   });
   auto ready_ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
-  for (Forked& rank : ranks) EXPECT_EQ(rank.hear(), "64");
-  for (Forked& rank : ranks) EXPECT_EQ(rank.wait(), 0);
+  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.read_line(), "64");
+  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(), 0);
   RecordProperty("ready_ms", std::to_string(ready_ms));
   std::printf("64 ranks were ready after %lld ms\n", static_cast<long long>(ready_ms));
 }
 
-TEST(Rendezvous, SaysWhoIsMissing) {
+TEST(Rendezvous, TimeoutNamesMissingRanks) {
   Directory directory;
-  Forked rank([&](Forked&) { rendezvous(options(directory, 0, 3), Deadline::after_ms(3000)); });
+  ChildProcess rank([&](ChildProcess&) { rendezvous(options(directory, 0, 3), Deadline::after_ms(3000)); });
   EXPECT_EQ(
-      rank.hear(),
-      "threw 1 of 3 ranks came; missing: 1-2, within 3 s (start_timeout_s). Start every rank and give all of them "
-      "one meeting place");
+      rank.read_line(),
+      "threw 1 of 3 ranks joined; missing: 1-2, within 3 s (start_timeout_s). Start every rank and give all of them "
+      "the same endpoint");
 }
 
-TEST(Watch, AKilledRankIsNamedByAllSurvivors) {
+TEST(FailureDetector, AllSurvivorsNameKilledRank) {
   Directory directory;
-  auto ranks = fork_ranks(directory, 4, [](World& world, Forked& parent) {
-    parent.say(first_fault(world));
-    parent.hear();  // who goes before the others have looked would be news too
+  auto ranks = fork_ranks(directory, 4, [](World& world, ChildProcess& parent) {
+    parent.write_line(first_fault(world));
+    parent.read_line();  // stays until the other ranks have checked: otherwise its exit would be reported too
   });
   ranks[2].kill(SIGKILL);
   for (int rank : {0, 1, 3}) {
-    std::string text = ranks[static_cast<size_t>(rank)].hear();
+    std::string text = ranks[static_cast<size_t>(rank)].read_line();
     EXPECT_EQ(text.rfind("2 rank 2 ", 0), 0u) << text;
   }
 }
 
-TEST(Watch, AKilledHubDoomsEveryGroup) {
+TEST(FailureDetector, KilledHubFailsEveryGroup) {
   Directory directory;
-  auto ranks = fork_ranks(directory, 3, [](World& world, Forked& parent) {
-    parent.say("here");
+  auto ranks = fork_ranks(directory, 3, [](World& world, ChildProcess& parent) {
+    parent.write_line("here");
     std::string named = first_fault(world);
     try {
-      world.fate->check(5, {1, 2});
-      parent.say("a group without rank 0 went on");
+      world.peer_status->check(5, {1, 2});
+      parent.write_line("a group without rank 0 passed the check");
     } catch (const CommError& error) {
-      parent.say(fmt::format("{} | {}", named, error.what()));
+      parent.write_line(fmt::format("{} | {}", named, error.what()));
     }
-    parent.hear();
+    parent.read_line();
   });
-  for (Forked& rank : ranks) ASSERT_EQ(rank.hear(), "here");
+  for (ChildProcess& rank : ranks) ASSERT_EQ(rank.read_line(), "here");
   ranks[0].kill(SIGKILL);
   for (int rank : {1, 2}) {
-    std::string text = ranks[static_cast<size_t>(rank)].hear();
+    std::string text = ranks[static_cast<size_t>(rank)].read_line();
     EXPECT_EQ(text.rfind("0 rank 0 ", 0), 0u) << text;
     EXPECT_NE(text.find("rank 0 closed its connection"), std::string::npos) << text;
   }
 }
 
-TEST(Watch, AnAbortReachesEveryMemberWithItsCause) {
+TEST(FailureDetector, AbortReachesEveryMemberWithCause) {
   Directory directory;
-  auto ranks = fork_ranks(directory, 3, [](World& world, Forked& parent) {
+  auto ranks = fork_ranks(directory, 3, [](World& world, ChildProcess& parent) {
     if (world.rank == 1)
-      world.watch->abort(1, {0, 1, 2}, CommError(CommError::Kind::mismatch, 2, "rank 1 sums, rank 2 gathers"));
-    parent.say(first_fault(world, 1));
-    parent.hear();
+      world.failure_detector->abort(1, {0, 1, 2},
+                                    CommError(CommError::Kind::mismatch, 2, "rank 1 sums, rank 2 gathers"));
+    parent.write_line(first_fault(world, 1));
+    parent.read_line();
   });
-  for (Forked& rank : ranks) EXPECT_EQ(rank.hear(), "2 rank 1 sums, rank 2 gathers");
+  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.read_line(), "2 rank 1 sums, rank 2 gathers");
 }
 
-TEST(Watch, ARankThatLeavesIsNotLostButMissed) {
+TEST(FailureDetector, RankThatLeavesInOrderIsNotLost) {
   Directory directory;
-  auto ranks = fork_ranks(directory, 3, [](World& world, Forked& parent) {
+  auto ranks = fork_ranks(directory, 3, [](World& world, ChildProcess& parent) {
     if (world.rank == 2) return;
-    for (auto deadline = soon(); !world.fate->left(2) && !deadline.passed();)
+    for (auto deadline = soon(); !world.peer_status->has_left(2) && !deadline.passed();)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    // Longer than it takes to notice that the process has ended.
-    parent.hear();
+    // The pause is longer than the detection of a process exit takes.
+    parent.read_line();
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     try {
-      world.fate->check(1, {0, 1, 2});
-      world.fate->check_present(1, {0, 1});
-      world.fate->check_present(1, {0, 1, 2});
-      parent.say("no error");
+      world.peer_status->check(1, {0, 1, 2});
+      world.peer_status->check_present(1, {0, 1});
+      world.peer_status->check_present(1, {0, 1, 2});
+      parent.write_line("no error");
     } catch (const CommError& error) {
-      parent.say(fmt::format("{} {}", world.fate->lost(2), error.what()));
+      parent.write_line(fmt::format("{} {}", world.peer_status->is_lost(2), error.what()));
     }
-    parent.hear();  // who goes before the other has looked is missed too
+    parent.read_line();  // stays until the other rank has checked: otherwise its exit would be reported too
   });
   EXPECT_EQ(ranks[2].wait(), 0);
-  for (int rank : {0, 1}) ranks[static_cast<size_t>(rank)].say("it has ended");
-  for (int rank : {0, 1}) EXPECT_EQ(ranks[static_cast<size_t>(rank)].hear(), "false rank 2 has left the job");
+  for (int rank : {0, 1}) ranks[static_cast<size_t>(rank)].write_line("it has ended");
+  for (int rank : {0, 1}) EXPECT_EQ(ranks[static_cast<size_t>(rank)].read_line(), "false rank 2 has left the job");
 }
 
-TEST(Watch, AskTellsWhereEveryoneStandsAndWhoIsStopped) {
+TEST(FailureDetector, QueryReturnsPositionsAndMarksStoppedRank) {
   Directory directory;
-  auto ranks = fork_ranks(directory, 4, [](World& world, Forked& parent) {
-    LiveStanding standing;
-    standing.enter({static_cast<uint64_t>(10 + world.rank), 7, 100, 0, 0});
-    if (world.rank == 1) standing.leave();
-    world.watch->enroll(world.everyone().id, &standing);
-    parent.say("enrolled");
-    parent.hear();  // the main thread is stuck here; the watch answers
+  auto ranks = fork_ranks(directory, 4, [](World& world, ChildProcess& parent) {
+    LiveCallPosition position;
+    position.enter({static_cast<uint64_t>(10 + world.rank), 7, 100, 0, 0});
+    if (world.rank == 1) position.leave();
+    world.failure_detector->register_position(world.world_group().id, &position);
+    parent.write_line("registered");
+    parent.read_line();  // the main thread blocks here, and the detector's thread answers queries
     if (world.rank == 0) {
-      std::vector<Standing> standings;
-      auto late = [&](int rank) { return !standings[static_cast<size_t>(rank)].answered; };
-      for (auto deadline = soon(); standings.empty() || ((late(1) || late(2)) && !deadline.passed());)
-        standings = world.watch->ask(world.everyone(), Deadline::after_ms(1000));
+      std::vector<CallPosition> positions;
+      auto late = [&](int rank) { return !positions[static_cast<size_t>(rank)].answered; };
+      for (auto deadline = soon(); positions.empty() || ((late(1) || late(2)) && !deadline.passed());)
+        positions = world.failure_detector->query_positions(world.world_group(), Deadline::after_ms(1000));
       std::string text;
-      for (const Standing& each : standings)
+      for (const CallPosition& each : positions)
         text += each.answered ? fmt::format("{}{} ", each.entered.sequence, each.inside ? "in" : "out") : "silent ";
-      parent.say(text);
-      parent.hear();
+      parent.write_line(text);
+      parent.read_line();
     }
-    world.watch->withdraw(world.everyone().id);
+    world.failure_detector->unregister_position(world.world_group().id);
   });
-  for (Forked& rank : ranks) EXPECT_EQ(rank.hear(), "enrolled");
+  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.read_line(), "registered");
   ranks[3].kill(SIGSTOP);
   int status = 0;
   waitpid(ranks[3].pid(), &status, WUNTRACED);
-  ranks[0].say("ask");
-  EXPECT_EQ(ranks[0].hear(), "10in 11out 12in silent ");
+  ranks[0].write_line("ask");
+  EXPECT_EQ(ranks[0].read_line(), "10in 11out 12in silent ");
   ranks[3].kill(SIGCONT);
 }
 
-TEST(Watch, AskWaitsForNobodyWhoDies) {
+TEST(FailureDetector, QueryDoesNotWaitForKilledRank) {
   Directory directory;
-  auto ranks = fork_ranks(directory, 3, [](World& world, Forked& parent) {
+  auto ranks = fork_ranks(directory, 3, [](World& world, ChildProcess& parent) {
     if (world.rank == 0) {
-      parent.hear();
-      parent.say("asking");
-      world.watch->ask(world.everyone(), Deadline::after_ms(120'000));
-      parent.say("answered");
+      parent.read_line();
+      parent.write_line("asking");
+      world.failure_detector->query_positions(world.world_group(), Deadline::after_ms(120'000));
+      parent.write_line("answered");
     }
-    parent.hear();
+    parent.read_line();
   });
   ranks[2].kill(SIGSTOP);
   waitpid(ranks[2].pid(), nullptr, WUNTRACED);
-  ranks[0].say("ask");
-  EXPECT_EQ(ranks[0].hear(), "asking");
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // were it dead before it is asked, this would be easy
+  ranks[0].write_line("ask");
+  EXPECT_EQ(ranks[0].read_line(), "asking");
+  // the process is killed only after the query has been sent
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   ranks[2].kill(SIGKILL);
-  EXPECT_EQ(ranks[0].hear(), "answered");
+  EXPECT_EQ(ranks[0].read_line(), "answered");
 }
 
 }  // namespace

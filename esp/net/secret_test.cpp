@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -10,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "esp/base/error.h"
+#include "esp/net/child_process.h"
 #include "esp/net/crypto.h"
-#include "esp/net/forked.h"
 
 namespace esp::net {
 namespace {
@@ -38,19 +39,19 @@ class SecretFiles : public testing::Test {
     } catch (const IoError& error) {
       return error.what();
     }
-    return "taken";
+    return "accepted";
   }
 
   std::string directory_;
 };
 
-TEST_F(SecretFiles, TakesAFileOfItsUserAlone) {
+TEST_F(SecretFiles, AcceptsFileWithOwnerAccessOnly) {
   Secret secret = load_secret(file("good", "0123456789abcdef\n"));
   EXPECT_EQ(secret.bytes(), sha256("0123456789abcdef"));
   EXPECT_EQ(load_secret(file("same", "0123456789abcdef  \r\n", 0400)).bytes(), secret.bytes());
 }
 
-TEST_F(SecretFiles, RefusesAllOthersAndSaysWhy) {
+TEST_F(SecretFiles, RejectsUnsafeFilesWithReason) {
   std::string good = file("good", "0123456789abcdef");
   EXPECT_NE(refusal(file("open", "0123456789abcdef", 0640)).find("mode 0640, open to other users"), std::string::npos);
   EXPECT_NE(refusal(file("short", "0123456789\n")).find("got 10 bytes"), std::string::npos);
@@ -68,21 +69,21 @@ TEST_F(SecretFiles, RefusesAllOthersAndSaysWhy) {
   }
 }
 
-TEST_F(SecretFiles, AllProcessesOfAUserGetOneLocalSecret) {
-  std::vector<Forked> children;
+TEST_F(SecretFiles, AllProcessesOfUserShareLocalSecret) {
+  std::vector<ChildProcess> children;
   for (int i = 0; i < 8; ++i)
-    children.emplace_back([&](Forked& parent) { parent.say(to_hex(local_secret(directory_).bytes())); });
+    children.emplace_back([&](ChildProcess& parent) { parent.write_line(to_hex(local_secret(directory_).bytes())); });
   std::string mine = to_hex(local_secret(directory_).bytes());
   EXPECT_EQ(mine.size(), 64u);
-  for (Forked& child : children) EXPECT_EQ(child.hear(), mine);
+  for (ChildProcess& child : children) EXPECT_EQ(child.read_line(), mine);
   std::string own = directory_ + "/espalier-" + std::to_string(geteuid());
   struct stat info {};
   ASSERT_EQ(stat(own.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777, 0700u);
-  EXPECT_EQ(std::distance(fs::directory_iterator(own), {}), 1) << "no draft is left behind";
+  EXPECT_EQ(std::distance(fs::directory_iterator(own), {}), 1) << "a temporary file was left behind";
 }
 
-TEST_F(SecretFiles, ALocalDirectoryOthersCanEnterIsRefused) {
+TEST_F(SecretFiles, RejectsDirectoryOpenToOthers) {
   std::string own = directory_ + "/espalier-" + std::to_string(geteuid());
   fs::create_directory(own);
   chmod(own.c_str(), 0755);
@@ -93,7 +94,7 @@ TEST_F(SecretFiles, ALocalDirectoryOthersCanEnterIsRefused) {
   EXPECT_THROW(local_secret(directory_), IoError);
 }
 
-TEST_F(SecretFiles, NamesThatAnotherUserHasTakenArePassedOver) {
+TEST_F(SecretFiles, SkipsNamesTakenByAnotherUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root makes files of other users";
   const std::string first = directory_ + "/espalier-0";
   fs::create_directory(first);
@@ -105,12 +106,33 @@ TEST_F(SecretFiles, NamesThatAnotherUserHasTakenArePassedOver) {
   const std::string mine = to_hex(local_secret(directory_).bytes());
   EXPECT_NE(mine, to_hex(sha256(std::string(64, 'a'))));
   EXPECT_TRUE(fs::exists(first + "-3/secret"));
-  // The other user gives a name back: who is there already stays with the others.
+  // The other user removes a directory that occupied a name. Later processes must still use the same directory as
+  // earlier ones.
   fs::remove_all(first);
   EXPECT_EQ(to_hex(local_secret(directory_).bytes()), mine);
 }
 
-TEST(Secret, RandomOnesDiffer) {
+// VmFlags of the mapping that contains the address, from /proc/self/smaps.
+std::string memory_flags(const void* address) {
+  std::ifstream lines("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(lines, line);) {
+    unsigned long begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2)
+      inside = begin <= reinterpret_cast<uintptr_t>(address) && reinterpret_cast<uintptr_t>(address) < end;
+    if (inside && line.starts_with("VmFlags:")) return line + " ";
+  }
+  return "";
+}
+
+TEST(Secret, IsLeftOutOfCoreDumps) {
+  const Secret secret = Secret::random(), copy = secret;
+  EXPECT_NE(memory_flags(secret.bytes().data()).find(" dd "), std::string::npos);
+  EXPECT_EQ(copy.bytes().data(), secret.bytes().data());
+  EXPECT_EQ(Secret("").bytes(), "");
+}
+
+TEST(Secret, RandomSecretsDiffer) {
   EXPECT_EQ(Secret::random().bytes().size(), 32u);
   EXPECT_NE(Secret::random().bytes(), Secret::random().bytes());
 }

@@ -1,6 +1,6 @@
-// Store: a small shared map through which ranks find each other. Behind it: memory (threads of one process), file
-// (a shared directory), tcp (a client of the Hub). Values are bytes, at most 64 KiB; keys at most 256 bytes.
-// Every call may be made from any thread.
+// Store: a small shared key-value map for the rendezvous of ranks. Implementations: memory (threads of one process),
+// file (a shared directory), tcp (a client of the Hub). Values are bytes, at most 64 KiB; keys at most 256 bytes.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual void set(std::string_view key, std::string_view value) = 0;
-  // Waits until the key is there. CommError(timeout) otherwise: callers that know say what they waited for.
+  // Waits until the key exists. Throws CommError(timeout) at the deadline. The caller adds the purpose of the wait to
+  // the error.
   virtual std::string get(std::string_view key, Deadline deadline) = 0;
   virtual std::optional<std::string> try_get(std::string_view key) = 0;
   // Adds to a decimal counter that starts at 0; returns the sum.
@@ -29,8 +30,8 @@ class Store {
 
 struct World;
 struct Group;
-// store.get, but a fault of the group ends it. `from`: whose word it is, for the error at the deadline: a rank of the
-// world, or -1 for all of the group.
-std::string await_key(const World& world, const Group& group, std::string_view key, int from, Deadline deadline);
+// Like store.get, but also ends with an error when the group fails. `from`: the world rank that writes the key, or -1
+// if any member may; only the text of a timeout error uses it.
+std::string wait_for_key(const World& world, const Group& group, std::string_view key, int from, Deadline deadline);
 
 }  // namespace esp::net

@@ -16,11 +16,11 @@ Traffic Transport::total() const {
   return sum;
 }
 
-bool Transport::check_fate() {
-  uint32_t epoch = world_.fate->epoch();
+bool Transport::check_peer_status() {
+  uint32_t epoch = world_.peer_status->epoch();
   if (epoch == epoch_) return false;
   try {
-    world_.fate->check(group_.id, group_.members);
+    world_.peer_status->check(group_.id, group_.members);
   } catch (...) {
     abandon();
     throw;
@@ -29,7 +29,7 @@ bool Transport::check_fate() {
   return true;
 }
 
-Group World::everyone() const {
+Group World::world_group() const {
   Group group;
   group.members.resize(static_cast<size_t>(size));
   std::iota(group.members.begin(), group.members.end(), 0);

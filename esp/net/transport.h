@@ -1,13 +1,13 @@
-// Transport: moves messages between the members of one group. Behind it: inproc, shm, tcp, mpi, virtual; the table is
-// in transports.cpp, and tests/conformance holds every row to one suite.
+// Transport: moves messages between the members of one group. Implementations: inproc, shm, tcp, mpi, virtual; the
+// table is in transports.cpp, and tests/conformance runs one suite over every row.
 //
-// One communicator owns one transport and drives it from one thread at a time; nothing moves unless that thread polls
-// or sleeps. Messages from one rank to another arrive in the order they were sent. A Transfer belongs to the caller and
-// stays put, with its buffer, until its state is done. Element boundaries survive: `apply` is called with pieces whose
-// offset and size are multiples of 64 bytes, except the last.
+// One communicator owns one transport and drives it from one thread at a time; data moves only while that thread polls
+// or sleeps. Messages from one rank to another arrive in the order they were sent. The caller owns a Transfer and its
+// buffer and keeps both in place until its state is done. Element boundaries are preserved: offset and size of each
+// block that `apply` receives are multiples of 64 bytes, except for the size of the last block.
 //
-// Every message carries a Tag. A receive that meets another tag or another size than it expects ends as `mismatched`
-// with what came in `got`; the transport must not be used after that. A lost peer makes poll or sleep throw
+// Every message carries a Tag. A receive with another tag or size than the message ends as `mismatched`, with the
+// message's tag in `got`; the transport must not be used after that. After the loss of a peer, poll and sleep throw
 // CommError(lost).
 #pragma once
 
@@ -23,41 +23,43 @@
 
 namespace esp::net {
 
-// Opaque here; comm packs the call into it (comm/call.h), so that a mismatch can be told in words. 32 bytes on the
-// wire.
+// Opaque to the transport. comm packs the call into it (comm/call.h), so that an error can describe a mismatch. 32
+// bytes on the wire.
 struct Tag {
   uint64_t sequence = 0;
   uint64_t what = 0;
   uint64_t count = 0;
   uint32_t step = 0;
-  uint32_t schedule = 0;  // which, where the user brought one; else 0
+  uint32_t schedule = 0;  // id of a user-supplied schedule; 0 if none
   bool operator==(const Tag&) const = default;
 };
 static_assert(sizeof(Tag) == 32);
 
-// Consumes `bytes` that arrived: dst[i] = dst[i] op src[i]. `context` is the caller's.
+// Reduction on receive: dst[i] = dst[i] op src[i] over `bytes` received bytes. `context` is Transfer::context.
 using Apply = void (*)(const void* context, std::byte* dst, const std::byte* src, size_t bytes);
 
 struct Transfer {
   enum class State : uint8_t { idle, posted, done, mismatched };
 
-  int peer = -1;              // rank in the group
-  std::byte* data = nullptr;  // sends only read it
+  int peer = -1;              // the other rank's number in the group
+  std::byte* data = nullptr;  // the caller's buffer; a send only reads it
   size_t bytes = 0;
   Tag tag;
-  Apply apply = nullptr;  // receives: null copies
+  Apply apply = nullptr;  // for receives: the reduction; null: copy
   const void* context = nullptr;
 
   State state = State::idle;
-  size_t moved = 0;  // bytes done so far, for the transport's use
-  Tag got;           // mismatched: what came instead
+  size_t moved = 0;  // bytes moved so far; used by the transport
+  Tag got;           // if mismatched: the tag of the received message
   size_t got_bytes = 0;
-  int64_t ready_ps = 0;      // virtual clock, in picoseconds so that formulas come out exactly: when its inputs were
-  int64_t end_ps = 0;        // there, when it ended; real transports ignore both
-  Transfer* next = nullptr;  // for the transport's queues
+  // virtual clock, in picoseconds so that formulas are exact: time at which the input data was ready. Real transports
+  // ignore ready_ps and end_ps.
+  int64_t ready_ps = 0;
+  int64_t end_ps = 0;        // virtual clock: time at which the transfer ended
+  Transfer* next = nullptr;  // next transfer in the same queue of the transport
 };
 
-// Payload only; headers are counted apart. Zero-byte messages are messages.
+// Counts of payload; header bytes are counted separately. Messages of zero bytes count as messages.
 struct Traffic {
   uint64_t bytes_sent = 0, bytes_received = 0;
   uint64_t messages_sent = 0, messages_received = 0;
@@ -78,36 +80,39 @@ class Transport {
   const Group& group() const { return group_; }
   const World& world() const { return world_; }
 
-  // Starts a message. Never blocks. Peers other than oneself.
+  // Posts a message. Never blocks. The peer must be another rank.
   virtual void send(Transfer& transfer) = 0;
   virtual void receive(Transfer& transfer) = 0;
-  // Moves what can be moved now; true when anything moved. Throws what Fate says.
+  // Moves as much as possible without waiting; true if anything moved. Throws the failures recorded in PeerStatus.
   virtual bool poll() = 0;
-  // Returns when poll may move something, at the deadline, or when a fault was recorded: bounded spinning, then blocks.
+  // Waits until poll may move something, until the deadline, or until a failure is recorded. Spins for a bounded time,
+  // then blocks.
   virtual void sleep(Deadline deadline) = 0;
-  // Whether issue order over all peers fixes the result (the virtual clock); the executor then issues strictly in
-  // order.
+  // True if the order in which transfers are posted over all peers affects the result (virtual clock). The executor
+  // then posts them strictly in order.
   virtual bool ordered() const { return false; }
-  // The virtual clock of this rank: when the last of its finished transfers ended. 0 on real transports.
+  // Virtual time at which this rank's last finished transfer ended. 0 on real transports.
   virtual int64_t clock_ps() const { return 0; }
-  // Gives up: once it returns no buffer of a posted transfer is touched any more, by this rank or by a peer. poll and
-  // sleep do it before they throw; a caller that stops waiting (its deadline passed) must. Nothing can be sent after.
+  // Cancels all transfers. After it returns, neither this rank nor a peer touches a buffer of a posted transfer. poll
+  // and sleep call it before they throw. A caller that stops waiting (deadline) must call it too. No sends are possible
+  // afterwards.
   virtual void abandon() noexcept {}
 
   const Traffic& traffic(int peer) const { return traffic_[static_cast<size_t>(peer)]; }
   Traffic total() const;
 
  protected:
-  // When Fate has changed since the last look: gives up and throws what it says, or returns true.
-  bool check_fate();
+  // Called by poll and sleep. If PeerStatus has changed since the last check and has an error for this group, cancels
+  // all transfers and throws that error. Returns true if PeerStatus has changed.
+  bool check_peer_status();
 
   const World& world_;
   const Group group_;
-  std::vector<Traffic> traffic_;  // by peer; written by the driving thread
-  uint32_t epoch_ = 0;            // of Fate, when last found well
+  std::vector<Traffic> traffic_;  // index: peer; written by the driving thread
+  uint32_t epoch_ = 0;            // epoch of PeerStatus at the last successful check
 };
 
-// One row of the table in transports.cpp. Order is preference.
+// One row of the table in transports.cpp. Rows are in order of preference.
 struct TransportRow {
   std::string_view name;
   std::string_view help;
@@ -116,8 +121,9 @@ struct TransportRow {
 };
 std::span<const TransportRow> transports();
 
-// `name` is a row's name, or "auto": the first row that reaches every pair, or the mix of the first row per pair.
-// UsageError when the named one does not reach, and says which do.
+// `name` is the name of a row, or "auto". "auto" selects the row that is the first choice of every pair. If pairs have
+// different first choices, it mixes these rows (net/mixed/mixed.h). UsageError if the named transport does not reach
+// all pairs; the message lists the transports that do.
 std::unique_ptr<Transport> open_transport(std::string_view name, const World& world, const Group& group);
 
 }  // namespace esp::net

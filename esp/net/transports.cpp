@@ -16,17 +16,18 @@
 namespace esp::net {
 namespace {
 
-// Virtual comes first: it reaches nobody unless the world was made with a virtual network, and then it is meant.
+// `virtual` comes first. It reaches only worlds that were created with a virtual network, and these worlds always use
+// it.
 constexpr TransportRow kTransports[] = {
     {"virtual", "threads of one process under a virtual clock", virtual_reaches, open_virtual},
-    {"inproc", "threads of one process, from buffer to buffer", inproc_reaches, open_inproc},
+    {"inproc", "threads of one process, by direct copies between their buffers", inproc_reaches, open_inproc},
     {"shm", "processes of one host, through shared memory", shm_reaches, open_shm},
-    {"mpi", "processes an mpirun started, over its MPI", mpi_reaches, open_mpi},
-    {"tcp", "processes anywhere, over sockets", tcp_reaches, open_tcp},
+    {"mpi", "processes started by one mpirun, through its MPI library", mpi_reaches, open_mpi},
+    {"tcp", "processes on any hosts, through TCP sockets", tcp_reaches, open_tcp},
 };
 
-// The first pair of the group that a row does not reach, as world ranks; {-1, -1} when it reaches all. A rank must
-// reach itself: a group of one still needs a transport that exists here.
+// The first pair of group members that a row does not reach, as world ranks; {-1, -1} if it reaches all pairs. A rank
+// must also reach itself, so that a group of one rank gets an available transport.
 std::pair<int, int> out_of_reach(const TransportRow& row, const World& world, const Group& group) {
   for (int a : group.members)
     for (int b : group.members)
@@ -44,11 +45,11 @@ std::vector<std::string_view> rows_reaching(const World& world, int a, int b) {
 const TransportRow& first_reaching(const World& world, int a, int b) {
   for (const TransportRow& row : kTransports)
     if (row.reaches(world, a, b)) return row;
-  throw UsageError(fmt::format("no transport reaches from rank {} to rank {}", a, b));
+  throw UsageError(fmt::format("no transport connects rank {} with rank {}", a, b));
 }
 
-// One row when it is the first choice of every pair; else the mix, even where a later row would reach everybody: two
-// ranks of one host are better off with memory than with sockets.
+// Opens one row if it is the first choice of every pair. Otherwise opens the mix, even if a later row reaches all
+// pairs: two ranks of one host communicate faster over shared memory than over sockets.
 std::unique_ptr<Transport> open_auto(const World& world, const Group& group) {
   if (group.size() == 1) return first_reaching(world, group.members[0], group.members[0]).open(world, group);
   const TransportRow& row = first_reaching(world, group.members[0], group.members[1]);
@@ -75,10 +76,11 @@ std::unique_ptr<Transport> open_transport(std::string_view name, const World& wo
   auto [a, b] = out_of_reach(row, world, group);
   if (a < 0) return row.open(world, group);
   const auto others = rows_reaching(world, a, b);
-  const std::string instead = others.empty() ? "nothing does" : fmt::format("{} would", fmt::join(others, ", "));
+  const std::string instead = others.empty() ? "No transport does" : fmt::format("Use {}", fmt::join(others, " or "));
   if (a == b)
-    throw UsageError(fmt::format("transport \"{}\" is for {}, and rank {} is none; {}", name, row.help, a, instead));
-  throw UsageError(fmt::format("transport \"{}\" does not reach from rank {} to rank {}; {}", name, a, b, instead));
+    throw UsageError(
+        fmt::format("transport \"{}\": connects only {}; rank {} is not one of them. {}", name, row.help, a, instead));
+  throw UsageError(fmt::format("transport \"{}\": does not connect rank {} with rank {}. {}", name, a, b, instead));
 }
 
 }  // namespace esp::net

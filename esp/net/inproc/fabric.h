@@ -1,7 +1,7 @@
-// ThreadFabric: what the ranks of one process share. World::in_process points to one.
+// ThreadFabric: state shared by the ranks of one process. World::thread_fabric points to it.
 //
-// Transports of these ranks meet here: the members' n-th opening of a group joins the same state, made by whoever comes
-// first and owned by those who joined. Any thread may call.
+// The transports of these ranks share state through it: the n-th opening of a group by each member joins the same
+// state. The first member creates it; all members that joined own it. Any thread may call.
 #pragma once
 
 #include <cstdint>
@@ -16,31 +16,34 @@
 
 namespace esp::net {
 
-class VirtualNetwork;  // net/virtual/network.h
+class VirtualNetwork;  // defined in net/virtual/network.h
 
 class ThreadFabric {
  public:
   explicit ThreadFabric(std::shared_ptr<VirtualNetwork> network = nullptr) : network_(std::move(network)) {}
 
-  // `kind` keeps transports apart that meet in one group.
+  // Returns the state shared by this opening of the group; `make` creates it for the first member. `kind` separates
+  // transports that open the same group.
   std::shared_ptr<void> join(const std::string& kind, const Group& group,
                              const std::function<std::shared_ptr<void>()>& make);
 
-  // Null unless the world was made with a virtual clock.
+  // Null unless the world was created with a virtual clock.
   const std::shared_ptr<VirtualNetwork>& network() const { return network_; }
 
-  // The fabric of this world, null when its ranks are processes.
-  static ThreadFabric* of(const World& world) { return static_cast<ThreadFabric*>(world.in_process.get()); }
+  // The fabric of this world; null if its ranks are processes.
+  static ThreadFabric* from(const World& world) { return static_cast<ThreadFabric*>(world.thread_fabric.get()); }
 
  private:
-  struct Meeting {
+  struct SharedEntry {
     std::shared_ptr<void> state;
     int num_joined = 0;
   };
   const std::shared_ptr<VirtualNetwork> network_;
-  std::mutex mutex_;                                                         // guards all below
-  std::map<std::tuple<std::string, uint64_t, int>, uint64_t> opened_;        // kind, group, member: how often so far
-  std::map<std::tuple<std::string, uint64_t, uint64_t>, Meeting> meetings_;  // kind, group, which opening
+  std::mutex mutex_;  // guards the members below
+  // number of openings so far; key: kind, group, member
+  std::map<std::tuple<std::string, uint64_t, int>, uint64_t> opened_;
+  // key: kind, group, number of the opening (0 for the first)
+  std::map<std::tuple<std::string, uint64_t, uint64_t>, SharedEntry> entries_;
 };
 
 }  // namespace esp::net

@@ -8,13 +8,14 @@
 
 #include "esp/base/check.h"
 #include "esp/net/inproc/fabric.h"
-#include "esp/net/posted.h"
+#include "esp/net/queued_transport.h"
 
 namespace esp::net {
 namespace {
 
-constexpr size_t kRing = 16;                 // announcements under way per pair; more wait in the sender's queue
-constexpr size_t kPiece = size_t{64} << 10;  // handed to `apply` at once: stays in the inner caches
+// maximum of pending announcements per ordered pair; further sends wait in the sender's queue
+constexpr size_t kRing = 16;
+constexpr size_t kApplyBytes = size_t{64} << 10;  // bytes per `apply` call, so that the block stays in the inner caches
 
 enum class Phase : uint32_t { free, posted, taking, taken, withdrawn };
 
@@ -29,44 +30,45 @@ struct Channel {
   std::array<Announcement, kRing> ring;
 };
 
-// What the members of one group share. Channels are made when first used: most pairs of a large group never talk.
-class Meeting {
+// State shared by the members of one group. Channels are created on first use, because most pairs of a large group
+// never communicate.
+class ChannelTable {
  public:
-  explicit Meeting(int size)
+  explicit ChannelTable(int size)
       : size_(static_cast<size_t>(size)),
-        bells_(std::make_unique<Doorbell[]>(size_)),
+        events_(std::make_unique<FutexEvent[]>(size_)),
         channels_(std::make_unique<std::atomic<Channel*>[]>(size_ * size_)) {}
-  ~Meeting() {
+  ~ChannelTable() {
     for (size_t i = 0; i < size_ * size_; ++i) delete channels_[i].load();
   }
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
+  ChannelTable(const ChannelTable&) = delete;
+  ChannelTable& operator=(const ChannelTable&) = delete;
 
-  Doorbell& bell(int rank) { return bells_[static_cast<size_t>(rank)]; }
+  FutexEvent& event(int rank) { return events_[static_cast<size_t>(rank)]; }
 
   Channel& channel(int from, int to) {
-    std::atomic<Channel*>& place = channels_[static_cast<size_t>(from) * size_ + static_cast<size_t>(to)];
-    if (Channel* made = place.load(std::memory_order_acquire)) return *made;
+    std::atomic<Channel*>& entry = channels_[static_cast<size_t>(from) * size_ + static_cast<size_t>(to)];
+    if (Channel* made = entry.load(std::memory_order_acquire)) return *made;
     std::lock_guard lock(making_);
-    if (!place.load(std::memory_order_relaxed)) place.store(new Channel, std::memory_order_release);
-    return *place.load(std::memory_order_relaxed);
+    if (!entry.load(std::memory_order_relaxed)) entry.store(new Channel, std::memory_order_release);
+    return *entry.load(std::memory_order_relaxed);
   }
 
  private:
   const size_t size_;
-  std::unique_ptr<Doorbell[]> bells_;
-  std::mutex making_;  // held while a channel is made
+  std::unique_ptr<FutexEvent[]> events_;
+  std::mutex making_;  // locked while a channel is created
   std::unique_ptr<std::atomic<Channel*>[]> channels_;
 };
 
-class Inproc final : public Posted {
+class Inproc final : public QueuedTransport {
  public:
-  Inproc(const World& world, const Group& group, std::shared_ptr<Meeting> meeting)
-      : Posted(world, group), meeting_(std::move(meeting)), lanes_(group.members.size()) {
-    hang(meeting_->bell(rank()));
+  Inproc(const World& world, const Group& group, std::shared_ptr<ChannelTable> table)
+      : QueuedTransport(world, group), table_(std::move(table)), lanes_(group.members.size()) {
+    set_wakeup(table_->event(rank()));
   }
   ~Inproc() override {
-    unhang();
+    clear_wakeup();
     abandon();
   }
 
@@ -75,7 +77,7 @@ class Inproc final : public Posted {
  protected:
   bool push(int peer) override {
     Lane& lane = lanes_[static_cast<size_t>(peer)];
-    if (!lane.out) lane.out = &meeting_->channel(rank(), peer);
+    if (!lane.out) lane.out = &table_->channel(rank(), peer);
     bool moved = false;
     while (is_taken(lane)) {
       slot(*lane.out, lane.acknowledged++).phase.store(Phase::free, std::memory_order_relaxed);
@@ -89,7 +91,7 @@ class Inproc final : public Posted {
       announcement.tag = transfer->tag;
       announcement.phase.store(Phase::posted, std::memory_order_seq_cst);
       lane.last_announced = transfer;
-      meeting_->bell(peer).ring();
+      table_->event(peer).notify();
       moved = true;
     }
     return moved;
@@ -97,21 +99,22 @@ class Inproc final : public Posted {
 
   bool pull(int peer) override {
     Lane& lane = lanes_[static_cast<size_t>(peer)];
-    if (!lane.in) lane.in = &meeting_->channel(peer, rank());
+    if (!lane.in) lane.in = &table_->channel(peer, rank());
     bool moved = false;
     while (Transfer* transfer = in_[static_cast<size_t>(peer)].first) {
       Announcement& announcement = slot(*lane.in, lane.consumed);
       Phase expected = Phase::posted;
       if (!announcement.phase.compare_exchange_strong(expected, Phase::taking)) break;
       if (announcement.tag != transfer->tag || announcement.bytes != transfer->bytes) {
-        announcement.phase.store(Phase::posted);  // not taken: the sender must not believe that it arrived
+        // returns the message to `posted`, so that the sender does not count it as delivered
+        announcement.phase.store(Phase::posted);
         mismatch(peer, announcement.tag, announcement.bytes);
         return true;
       }
       take(*transfer, announcement.data);
       announcement.phase.store(Phase::taken, std::memory_order_seq_cst);
       ++lane.consumed;
-      meeting_->bell(peer).ring();
+      table_->event(peer).notify();
       finish_receive(peer);
       moved = true;
     }
@@ -128,14 +131,14 @@ class Inproc final : public Posted {
     return !lane.in || slot(*lane.in, lane.consumed).phase.load(std::memory_order_seq_cst) == Phase::posted;
   }
 
-  void withdraw(int peer) noexcept override {
+  void cancel_sends(int peer) noexcept override {
     Lane& lane = lanes_[static_cast<size_t>(peer)];
     for (; lane.acknowledged != lane.announced; ++lane.acknowledged) {
       std::atomic<Phase>& phase = slot(*lane.out, lane.acknowledged).phase;
       for (Phase expected = Phase::posted; !phase.compare_exchange_weak(expected, Phase::withdrawn);) {
         if (expected == Phase::taken) break;
         expected = Phase::posted;
-        sched_yield();  // being taken: as long as it takes to consume one message
+        sched_yield();  // the receiver is consuming this message: wait until it has finished
       }
     }
   }
@@ -144,9 +147,10 @@ class Inproc final : public Posted {
   struct Lane {
     Channel* out = nullptr;
     Channel* in = nullptr;
-    uint64_t announced = 0, acknowledged = 0;  // of out
-    uint64_t consumed = 0;                     // of in
-    Transfer* last_announced = nullptr;        // valid while announced != acknowledged
+    // messages sent on `out` so far, and how many of them the receiver has consumed
+    uint64_t announced = 0, acknowledged = 0;
+    uint64_t consumed = 0;               // messages received on `in` so far
+    Transfer* last_announced = nullptr;  // valid while announced != acknowledged
   };
 
   static Announcement& slot(Channel& channel, uint64_t i) { return channel.ring[i % kRing]; }
@@ -164,23 +168,23 @@ class Inproc final : public Posted {
   static void take(Transfer& transfer, const std::byte* data) {
     if (!transfer.apply) return deliver(transfer, data, transfer.bytes);
     while (transfer.moved < transfer.bytes)
-      deliver(transfer, data + transfer.moved, std::min(kPiece, transfer.bytes - transfer.moved));
+      deliver(transfer, data + transfer.moved, std::min(kApplyBytes, transfer.bytes - transfer.moved));
   }
 
-  std::shared_ptr<Meeting> meeting_;
-  std::vector<Lane> lanes_;  // by peer
+  std::shared_ptr<ChannelTable> table_;
+  std::vector<Lane> lanes_;  // index: peer
 };
 
 }  // namespace
 
 bool inproc_reaches(const World& world, int a, int b) {
-  return ThreadFabric::of(world) != nullptr && world.same_process(a, b);
+  return ThreadFabric::from(world) != nullptr && world.same_process(a, b);
 }
 
 std::unique_ptr<Transport> open_inproc(const World& world, const Group& group) {
-  auto meeting =
-      ThreadFabric::of(world)->join("inproc", group, [&] { return std::make_shared<Meeting>(group.size()); });
-  return std::make_unique<Inproc>(world, group, std::static_pointer_cast<Meeting>(meeting));
+  auto table =
+      ThreadFabric::from(world)->join("inproc", group, [&] { return std::make_shared<ChannelTable>(group.size()); });
+  return std::make_unique<Inproc>(world, group, std::static_pointer_cast<ChannelTable>(table));
 }
 
 }  // namespace esp::net

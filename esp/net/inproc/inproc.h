@@ -1,9 +1,9 @@
-// The transport between threads of one process. The receiver takes a message straight from the sender's buffer: nothing
-// is copied but by the operation itself. A send is done when the receiver has taken it.
+// inproc: the transport between threads of one process. The receiver reads a message directly from the sender's buffer;
+// the only copy is the operation itself. A send is done when the receiver has consumed it.
 //
-// Per ordered pair there is a ring of announcements. The sender writes one and marks it `posted`; the receiver claims
-// it (`taking`), takes the bytes, marks it `taken`; the sender then finishes its Transfer. A sender that gives up turns
-// `posted` into `withdrawn`, or waits out a `taking`, so that its buffer is its own again.
+// Each ordered pair has a ring of announcements. The sender writes one and marks it `posted`. The receiver claims it
+// (`taking`), consumes the bytes and marks it `taken`. The sender then finishes its Transfer. To cancel, the sender
+// turns `posted` into `withdrawn`, or waits until a `taking` ends; afterwards its buffer is no longer in use.
 #pragma once
 
 #include <memory>

@@ -19,10 +19,10 @@ void drive(Transport& transport, std::initializer_list<const Transfer*> transfer
       if (!transport.poll()) transport.sleep(deadline);
 }
 
-TEST(Inproc, ReceiverReducesStraightFromTheSendersBuffer) {
+TEST(Inproc, ReceiverReducesFromSenderBuffer) {
   std::atomic<const std::byte*> sent_from{nullptr};
   run_threads(2, [&](World& world) {
-    auto transport = open_inproc(world, world.everyone());
+    auto transport = open_inproc(world, world.world_group());
     std::vector<std::byte> data(1000, std::byte{3});
     Transfer transfer{.peer = 1 - world.rank, .data = data.data(), .bytes = data.size()};
     if (world.rank == 0) {
@@ -45,7 +45,7 @@ TEST(Inproc, ReceiverReducesStraightFromTheSendersBuffer) {
 TEST(Inproc, OneThreadDrivesSeveralRanks) {
   std::vector<World> worlds = thread_worlds(3);
   std::vector<std::unique_ptr<Transport>> transports;
-  for (World& world : worlds) transports.push_back(open_inproc(world, world.everyone()));
+  for (World& world : worlds) transports.push_back(open_inproc(world, world.world_group()));
   std::vector<int> value = {10, 20, 30}, got(3);
   std::vector<Transfer> sends(3), receives(3);
   for (int rank = 0; rank < 3; ++rank) {
@@ -61,9 +61,9 @@ TEST(Inproc, OneThreadDrivesSeveralRanks) {
   EXPECT_EQ(got, (std::vector<int>{30, 10, 20}));
 }
 
-TEST(Inproc, MoreSendsThanTheRingHoldsWaitInOrder) {
+TEST(Inproc, QueuesSendsInOrderWhenRingIsFull) {
   run_threads(2, [](World& world) {
-    auto transport = open_inproc(world, world.everyone());
+    auto transport = open_inproc(world, world.world_group());
     std::vector<int> values(100);
     if (world.rank == 0) std::iota(values.begin(), values.end(), 0);
     std::vector<Transfer> transfers(values.size());
@@ -77,10 +77,10 @@ TEST(Inproc, MoreSendsThanTheRingHoldsWaitInOrder) {
   });
 }
 
-TEST(RunThreads, ReleasesPeersOfARankThatThrowsAndRethrowsTheCause) {
+TEST(RunThreads, ReleasesPeersAndRethrowsCauseWhenRankThrows) {
   std::atomic<int> released{0};
   auto body = [&](World& world) {
-    auto transport = open_inproc(world, world.everyone());
+    auto transport = open_inproc(world, world.world_group());
     if (world.rank == 2) throw std::runtime_error("the cause");
     std::byte byte{};
     Transfer transfer{.peer = 2, .data = &byte, .bytes = 1};
@@ -103,10 +103,10 @@ TEST(RunThreads, ReleasesPeersOfARankThatThrowsAndRethrowsTheCause) {
   EXPECT_EQ(released, 3);
 }
 
-TEST(Inproc, AGivenUpSendLeavesItsBufferAlone) {
+TEST(Inproc, AbandonedSendReleasesBuffer) {
   std::vector<World> worlds = thread_worlds(2);
-  auto sender = open_inproc(worlds[0], worlds[0].everyone());
-  auto receiver = open_inproc(worlds[1], worlds[1].everyone());
+  auto sender = open_inproc(worlds[0], worlds[0].world_group());
+  auto receiver = open_inproc(worlds[1], worlds[1].world_group());
   int got = 7;
   {
     auto value = std::make_unique<int>(5);
@@ -121,32 +121,32 @@ TEST(Inproc, AGivenUpSendLeavesItsBufferAlone) {
   EXPECT_EQ(got, 7);
 }
 
-TEST(Inproc, WhatARankSentBeforeItLeftIsReadAndNoMoreAwaited) {
+TEST(Inproc, DeliversMessagesSentBeforePeerLeft) {
   std::vector<World> worlds = thread_worlds(2);
-  auto sender = open_inproc(worlds[0], worlds[0].everyone());
-  auto receiver = open_inproc(worlds[1], worlds[1].everyone());
+  auto sender = open_inproc(worlds[0], worlds[0].world_group());
+  auto receiver = open_inproc(worlds[1], worlds[1].world_group());
   std::byte sent{9}, got{};
   Transfer send{.peer = 1, .data = &sent, .bytes = 1}, receive{.peer = 0, .data = &got, .bytes = 1};
   sender->send(send);
-  worlds[1].fate->leave(0);
+  worlds[1].peer_status->mark_left(0);
   receiver->receive(receive);
   EXPECT_TRUE(receiver->poll());
   EXPECT_EQ(got, std::byte{9});
   receiver->receive(receive);
   try {
     receiver->poll();
-    FAIL() << "waits for one who has left";
+    FAIL() << "the receive waits for a peer that has left";
   } catch (const CommError& error) {
     EXPECT_EQ(error.kind(), CommError::Kind::lost);
     EXPECT_EQ(error.peer(), 0);
   }
 }
 
-TEST(Inproc, OneGroupOpenedTwiceIsTwoTransports) {
+TEST(Inproc, OpensIndependentTransportsForOneGroup) {
   std::vector<World> worlds = thread_worlds(2);
   std::vector<std::unique_ptr<Transport>> first, second;
-  for (World& world : worlds) first.push_back(open_inproc(world, world.everyone()));
-  for (World& world : worlds) second.push_back(open_inproc(world, world.everyone()));
+  for (World& world : worlds) first.push_back(open_inproc(world, world.world_group()));
+  for (World& world : worlds) second.push_back(open_inproc(world, world.world_group()));
   std::byte a{1}, b{2}, got_a{}, got_b{};
   Transfer send_a{.peer = 1, .data = &a, .bytes = 1}, send_b{.peer = 1, .data = &b, .bytes = 1};
   Transfer receive_a{.peer = 0, .data = &got_a, .bytes = 1}, receive_b{.peer = 0, .data = &got_b, .bytes = 1};

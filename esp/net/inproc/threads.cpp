@@ -23,10 +23,10 @@ uint64_t random_word() {
   return word;
 }
 
-// What a rank ended with, if it did not just return.
+// The exceptions that a rank's thread ended with, if any.
 struct Outcome {
-  std::exception_ptr own;       // thrown on its own account
-  std::exception_ptr suffered;  // a CommError: often the echo of another rank's end
+  std::exception_ptr error;       // any exception except CommError
+  std::exception_ptr comm_error;  // a CommError; often it only follows from another rank's failure
 };
 
 Outcome run_rank(World& world, const std::function<void(World&)>& body) {
@@ -36,10 +36,10 @@ Outcome run_rank(World& world, const std::function<void(World&)>& body) {
   } catch (const CommError&) {
     return {nullptr, std::current_exception()};
   } catch (const std::exception& error) {
-    world.fate->lose(world.rank, fmt::format("ended with an error: {}", error.what()));
+    world.peer_status->mark_lost(world.rank, fmt::format("ended with an error: {}", error.what()));
     return {std::current_exception(), nullptr};
   } catch (...) {
-    world.fate->lose(world.rank, "ended with an unknown error");
+    world.peer_status->mark_lost(world.rank, "ended with an unknown error");
     return {std::current_exception(), nullptr};
   }
 }
@@ -47,21 +47,21 @@ Outcome run_rank(World& world, const std::function<void(World&)>& body) {
 }  // namespace
 
 std::vector<World> thread_worlds(int size, const NetOptions& options, std::shared_ptr<VirtualNetwork> network) {
-  if (size < 1) throw UsageError(fmt::format("a world has at least 1 rank, {} given", size));
+  if (size < 1) throw UsageError(fmt::format("world size: got {}; expected at least 1", size));
   if (network && network->size() != size)
-    throw UsageError(fmt::format("a virtual network of {} ranks cannot carry a world of {}", network->size(), size));
+    throw UsageError(fmt::format("virtual network: got {} ranks; expected the world size {}", network->size(), size));
   World common;
   common.size = size;
   common.job = fmt::format("{:016x}{:016x}", random_word(), random_word());
   common.options = options;
   common.store = std::make_shared<MemoryStore>();
-  common.fate = std::make_shared<Fate>();
-  common.in_process = std::make_shared<ThreadFabric>(network);
+  common.peer_status = std::make_shared<PeerStatus>();
+  common.thread_fabric = std::make_shared<ThreadFabric>(network);
   char host[256] = {};
   gethostname(host, sizeof host - 1);
   Peer peer{.host = host, .pid = getpid(), .process = random_word()};
   common.peers.assign(static_cast<size_t>(size), peer);
-  // Under a virtual clock machines are virtual too.
+  // With a virtual clock the assignment of ranks to machines is simulated too.
   for (int rank = 0; network && rank < size; ++rank)
     common.peers[static_cast<size_t>(rank)].host = fmt::format("node{}", network->node_of(rank));
 
@@ -89,9 +89,9 @@ void run_threads(int size, const std::function<void(World&)>& body, const NetOpt
     }
   }
   for (const Outcome& outcome : outcomes)
-    if (outcome.own) std::rethrow_exception(outcome.own);
+    if (outcome.error) std::rethrow_exception(outcome.error);
   for (const Outcome& outcome : outcomes)
-    if (outcome.suffered) std::rethrow_exception(outcome.suffered);
+    if (outcome.comm_error) std::rethrow_exception(outcome.comm_error);
 }
 
 }  // namespace esp::net

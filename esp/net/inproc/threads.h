@@ -1,4 +1,4 @@
-// Ranks as threads of one process: tests, `--ranks-per-process`, the virtual clock.
+// Ranks as threads of one process: tests and the virtual clock.
 #pragma once
 
 #include <functional>
@@ -9,17 +9,17 @@
 
 namespace esp::net {
 
-class VirtualNetwork;  // net/virtual/network.h
+class VirtualNetwork;  // defined in net/virtual/network.h
 
-// The worlds of `size` ranks of this process, by rank. They share one store and one Fate: a fault recorded by one is
-// known to all. One thread may drive several of them (poll each in turn; never sleep at one while another is due).
-// With a network the transport `virtual` is open to them, and `auto` picks it.
+// Creates the worlds of `size` ranks in this process, by rank. They share one store and one PeerStatus: a failure
+// recorded by one rank is visible to all. One thread may drive several of them (poll each in turn; never sleep in one
+// while another can progress). With a network, the transport `virtual` is available, and `auto` selects it.
 std::vector<World> thread_worlds(int size, const NetOptions& options = {},
                                  std::shared_ptr<VirtualNetwork> network = nullptr);
 
 // Runs `body` on `size` named threads, one rank each, and returns when all have ended. A rank that throws anything but
-// a CommError is recorded as lost, so that its peers are released. Rethrows afterwards: the first by rank among what
-// the ranks threw on their own account, else the first CommError.
+// a CommError is recorded as lost, so that its peers are released. Rethrows afterwards: the first exception by rank
+// that is not a CommError, else the first CommError.
 void run_threads(int size, const std::function<void(World&)>& body, const NetOptions& options = {},
                  std::shared_ptr<VirtualNetwork> network = nullptr);
 

@@ -12,16 +12,16 @@ namespace {
 constexpr Duration kFirstTurn = std::chrono::microseconds(20);
 constexpr Duration kLongestTurn = std::chrono::microseconds(500);
 
-// A transfer passed on. The copy is what the row's transport holds.
-struct Passed {
+// A caller's transfer and its copy, which the sub-transport moves.
+struct ForwardedTransfer {
   Transfer* original = nullptr;
   Transfer copy;
 };
 
-// One row's transport and what is under way on it.
-struct Part {
+// The transport of one row of the transport table, and the transfers in progress on it.
+struct SubTransport {
   std::unique_ptr<Transport> transport;
-  std::vector<Passed*> under_way;
+  std::vector<ForwardedTransfer*> in_progress;
 };
 
 class Mixed final : public Transport {
@@ -37,32 +37,33 @@ class Mixed final : public Transport {
 
  private:
   struct Route {
-    Part* part = nullptr;
-    int rank = -1;  // of the peer inside the part
+    SubTransport* sub = nullptr;
+    int rank = -1;  // the peer's rank inside the sub-transport's group
   };
 
-  void open_part(const TransportRow& row, uint64_t number, const World& world);
+  void open_sub_transport(const TransportRow& row, uint64_t number, const World& world);
   void post(Transfer& transfer, bool sends);
-  bool bring_back(Part& part);
+  bool collect_finished(SubTransport& sub);
 
-  std::deque<Part> parts_;  // stay put
+  std::deque<SubTransport> subs_;  // a deque, so that elements keep their addresses
   std::vector<Route> routes_;
-  std::deque<Passed> pool_;  // stay put
-  std::vector<Passed*> spare_;
+  std::deque<ForwardedTransfer> pool_;  // a deque, so that elements keep their addresses
+  std::vector<ForwardedTransfer*> spare_;
   size_t turn_ = 0;
   Duration turn_length_ = kFirstTurn;
 };
 
 Mixed::Mixed(std::span<const TransportRow> rows, const World& world, const Group& group)
     : Transport(world, group), routes_(group.members.size()) {
-  for (size_t i = 0; i < rows.size(); ++i) open_part(rows[i], i, world);
+  for (size_t i = 0; i < rows.size(); ++i) open_sub_transport(rows[i], i, world);
   for (int peer = 0; peer < size(); ++peer)
-    ESP_CHECK(peer == rank() || routes_[static_cast<size_t>(peer)].part, "no transport reaches member {}", peer);
+    ESP_CHECK(peer == rank() || routes_[static_cast<size_t>(peer)].sub, "no transport connects member {}", peer);
 }
 
-// Reaching is mutual and passes on (who shares memory with my neighbour shares it with me), so all members of a part
-// come to the same list, and to the same answer whether it is needed: some pair in it that no earlier row serves.
-void Mixed::open_part(const TransportRow& row, uint64_t number, const World& world) {
+// `reaches` is symmetric and transitive (for example: on one host). All members of a sub-group therefore compute the
+// same member list. They also reach the same result on whether the row is needed: it is needed if no earlier row
+// reaches some pair of its members.
+void Mixed::open_sub_transport(const TransportRow& row, uint64_t number, const World& world) {
   Group within;
   std::vector<int> peers;
   bool needed = false;
@@ -82,58 +83,61 @@ void Mixed::open_part(const TransportRow& row, uint64_t number, const World& wor
     }
   if (!needed) return;
   within.id = random_bits(group_.id, number + 1, static_cast<uint64_t>(within.members.front()));
-  Part& part = parts_.emplace_back();
-  part.transport = row.open(world, within);
+  SubTransport& sub = subs_.emplace_back();
+  sub.transport = row.open(world, within);
   for (int inside = 0; inside < within.size(); ++inside) {
     Route& route = routes_[static_cast<size_t>(peers[static_cast<size_t>(inside)])];
-    if (!route.part && inside != within.rank) route = {&part, inside};
+    if (!route.sub && inside != within.rank) route = {&sub, inside};
   }
 }
 
 void Mixed::post(Transfer& transfer, bool sends) {
-  ESP_CHECK(transfer.peer >= 0 && transfer.peer < size() && transfer.peer != rank(), "peer {}", transfer.peer);
+  ESP_CHECK(transfer.peer >= 0 && transfer.peer < size() && transfer.peer != rank(),
+            "peer: got {}; expected another rank of the group", transfer.peer);
   Route& route = routes_[static_cast<size_t>(transfer.peer)];
-  Passed* passed = nullptr;
+  ForwardedTransfer* forwarded = nullptr;
   if (spare_.empty()) {
-    passed = &pool_.emplace_back();
+    forwarded = &pool_.emplace_back();
   } else {
-    passed = spare_.back();
+    forwarded = spare_.back();
     spare_.pop_back();
   }
   transfer.state = Transfer::State::posted;
-  *passed = {&transfer, transfer};
-  passed->copy.peer = route.rank;
-  sends ? route.part->transport->send(passed->copy) : route.part->transport->receive(passed->copy);
-  route.part->under_way.push_back(passed);
+  *forwarded = {&transfer, transfer};
+  forwarded->copy.peer = route.rank;
+  sends ? route.sub->transport->send(forwarded->copy) : route.sub->transport->receive(forwarded->copy);
+  route.sub->in_progress.push_back(forwarded);
 }
 
-// Takes over what ended, and the traffic of those peers.
-bool Mixed::bring_back(Part& part) {
-  auto ended = std::partition(part.under_way.begin(), part.under_way.end(),
-                              [](Passed* passed) { return passed->copy.state == Transfer::State::posted; });
-  bool any = ended != part.under_way.end();
-  for (auto at = ended; at != part.under_way.end(); ++at) {
-    Passed& passed = **at;
-    Transfer& original = *passed.original;
-    original.moved = passed.copy.moved;
-    original.got = passed.copy.got;
-    original.got_bytes = passed.copy.got_bytes;
-    original.state = passed.copy.state;
-    traffic_[static_cast<size_t>(original.peer)] = part.transport->traffic(passed.copy.peer);
-    spare_.push_back(&passed);
+// Copies the results of finished transfers back to the caller's transfers and updates the traffic counters of their
+// peers.
+bool Mixed::collect_finished(SubTransport& sub) {
+  auto ended = std::partition(sub.in_progress.begin(), sub.in_progress.end(), [](ForwardedTransfer* forwarded) {
+    return forwarded->copy.state == Transfer::State::posted;
+  });
+  bool any = ended != sub.in_progress.end();
+  for (auto at = ended; at != sub.in_progress.end(); ++at) {
+    ForwardedTransfer& forwarded = **at;
+    Transfer& original = *forwarded.original;
+    original.moved = forwarded.copy.moved;
+    original.got = forwarded.copy.got;
+    original.got_bytes = forwarded.copy.got_bytes;
+    original.state = forwarded.copy.state;
+    traffic_[static_cast<size_t>(original.peer)] = sub.transport->traffic(forwarded.copy.peer);
+    spare_.push_back(&forwarded);
   }
-  part.under_way.erase(ended, part.under_way.end());
+  sub.in_progress.erase(ended, sub.in_progress.end());
   return any;
 }
 
 bool Mixed::poll() {
-  check_fate();
+  check_peer_status();
   bool moved = false;
   try {
-    for (Part& part : parts_) {
-      if (part.under_way.empty()) continue;
-      moved |= part.transport->poll();
-      moved |= bring_back(part);
+    for (SubTransport& sub : subs_) {
+      if (sub.in_progress.empty()) continue;
+      moved |= sub.transport->poll();
+      moved |= collect_finished(sub);
     }
   } catch (...) {
     abandon();
@@ -144,12 +148,12 @@ bool Mixed::poll() {
 }
 
 void Mixed::sleep(Deadline deadline) {
-  auto busy = [](const Part& part) { return !part.under_way.empty(); };
-  auto num_busy = std::count_if(parts_.begin(), parts_.end(), busy);
+  auto busy = [](const SubTransport& sub) { return !sub.in_progress.empty(); };
+  auto num_busy = std::count_if(subs_.begin(), subs_.end(), busy);
   if (num_busy != 1) deadline = deadline.earlier(turn_length_);
-  Part* chosen = &parts_.front();
-  for (size_t tries = 0; tries < parts_.size(); ++tries) {
-    chosen = &parts_[turn_++ % parts_.size()];
+  SubTransport* chosen = &subs_.front();
+  for (size_t tries = 0; tries < subs_.size(); ++tries) {
+    chosen = &subs_[turn_++ % subs_.size()];
     if (busy(*chosen)) break;
   }
   turn_length_ = std::min(turn_length_ * 2, kLongestTurn);
@@ -159,13 +163,13 @@ void Mixed::sleep(Deadline deadline) {
     abandon();
     throw;
   }
-  check_fate();
+  check_peer_status();
 }
 
 void Mixed::abandon() noexcept {
-  for (Part& part : parts_) {
-    part.transport->abandon();
-    part.under_way.clear();
+  for (SubTransport& sub : subs_) {
+    sub.transport->abandon();
+    sub.in_progress.clear();
   }
 }
 

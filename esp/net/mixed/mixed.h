@@ -1,9 +1,9 @@
-// Several transports behind one: each pair of members talks over the first row of the table that reaches both, shared
-// memory inside a host and tcp across, say.
+// mixed: one transport that combines several transports. Each pair of members uses the first row of the transport table
+// that reaches both, for example shared memory within a host and tcp between hosts.
 //
-// A row's members are those it reaches from here; they open it as a group of their own. The caller's transfers are
-// passed on as copies that name the peer by its rank in that group, and come back when they end. While several rows
-// have something posted, sleep waits at one of them at a time, in short turns that grow.
+// The members of a row are those that it reaches from this rank; they open it as a sub-group. The caller's transfers
+// are forwarded as copies that address the peer by its rank in the sub-group; results are copied back. While several
+// rows have posted transfers, sleep waits on one row at a time, in short turns of growing length.
 #pragma once
 
 #include <memory>

@@ -48,7 +48,8 @@ MpiLibrary::MpiLibrary(std::string_view flavour, const Log& log) : log_(log) {
   std::vector<std::string> tried;
   void* handle = nullptr;
   for (const std::string& path : candidates(file)) {
-    // Global: MPI opens components of its own that expect its symbols. Never unloaded: MPI does not survive that.
+    // RTLD_GLOBAL: MPI loads components that use its symbols. RTLD_NODELETE: MPI must stay loaded until the process
+    // ends.
     handle = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
     if (handle) break;
     const char* why = dlerror();
@@ -56,20 +57,21 @@ MpiLibrary::MpiLibrary(std::string_view flavour, const Log& log) : log_(log) {
   }
   if (!handle)
     throw UsageError(fmt::format(
-        "this process was started by {}, but its plug-in cannot be opened: {}. Where espalier was built with "
-        "that MPI it lies beside it; without it, set MASTER_ADDR and MASTER_PORT and leave comm.transport",
+        "mpirun of {} started this process, but the plug-in cannot be opened: {}. Build espalier with this MPI, or "
+        "set MASTER_ADDR and MASTER_PORT and leave comm.transport at its default",
         flavour, fmt::join(tried, "; ")));
   table_ = static_cast<const EspMpiTable*>(dlsym(handle, ESP_MPI_TABLE_SYMBOL));
   if (!table_ || table_->version != ESP_MPI_TABLE_VERSION)
-    throw UsageError(fmt::format("{} is not of this version of Espalier", file));
+    throw UsageError(
+        fmt::format("MPI plug-in {}: belongs to another version of Espalier. Build both from the same source", file));
   check(table_->init(), "MPI_Init");
 }
 
 MpiLibrary::~MpiLibrary() {
   bool whole = true;
-  for (int rank = 0; fate_ && rank < table_->size(); ++rank) whole = whole && !fate_->lost(rank);
+  for (int rank = 0; peer_status_ && rank < table_->size(); ++rank) whole = whole && !peer_status_->is_lost(rank);
   if (!whole) {
-    log_.warn("MPI is left without MPI_Finalize, which would wait for lost ranks");
+    log_.warn("skipping MPI_Finalize, because it would wait for lost ranks");
   } else if (int code = table_->finalize()) {
     log_.warn("MPI_Finalize failed with code {}", code);
   }

@@ -1,5 +1,5 @@
-// MpiLibrary: the MPI that started this process, through its plug-in. One object per process; the World owns it (the
-// transports borrow it), and destroying it finalizes MPI. Any thread may call.
+// MpiLibrary: the MPI library of the mpirun that started this process, loaded as a plug-in. One object per process,
+// owned by the World and borrowed by the transports. Its destructor finalizes MPI. Any thread may call.
 #pragma once
 
 #include <memory>
@@ -7,30 +7,31 @@
 #include <string_view>
 
 #include "esp/base/log.h"
-#include "esp/net/fate.h"
 #include "esp/net/mpi/plugin/table.h"
+#include "esp/net/peer_status.h"
 
 namespace esp::net {
 
 class MpiLibrary {
  public:
-  // `flavour`: "openmpi" or "mpich". Looks beside the executable and beside the library this code is in, then where the
-  // loader looks. UsageError says where it looked. Collective over all that mpirun started.
+  // `flavour`: "openmpi" or "mpich". Searches next to the executable, next to the library that contains this code, then
+  // the loader's path. UsageError lists the searched places. Collective over all ranks that mpirun started.
   MpiLibrary(std::string_view flavour, const Log& log);
   ~MpiLibrary();
   MpiLibrary(const MpiLibrary&) = delete;
   MpiLibrary& operator=(const MpiLibrary&) = delete;
 
   const EspMpiTable& table() const { return *table_; }
-  // Throws CommError for a code that is not 0; `what` was being done with world rank `peer`.
+  // Throws CommError if `code` is not 0. `what` names the call, `peer` the world rank involved.
   void check(int code, const char* what, int peer = -1) const;
-  // After a loss MPI_Finalize would wait for the dead: it is then left out.
-  void heed(std::shared_ptr<Fate> fate) { fate_ = std::move(fate); }
+  // After a rank failure MPI_Finalize would wait for the lost rank. The destructor therefore skips MPI_Finalize if
+  // `peer_status` has a failure.
+  void set_peer_status(std::shared_ptr<PeerStatus> peer_status) { peer_status_ = std::move(peer_status); }
 
  private:
   const EspMpiTable* table_ = nullptr;
   Log log_;
-  std::shared_ptr<Fate> fate_;
+  std::shared_ptr<PeerStatus> peer_status_;
 };
 
 }  // namespace esp::net

@@ -1,10 +1,10 @@
-// On the wire, per message and in order: one MPI message on the group's first tag with the header of net/tcp/frame.h
-// and, when they fit 4 KiB together, the payload; else the payload follows on the group's second tag in slices of 256
-// KiB, so that one slice is applied while the next arrives. Both sides know the slices from the length. The two tags of
-// a group come from a counter in the store and are never used again, so groups cannot meet each other's messages.
+// Wire format, per message and in order: one MPI message on the group's first tag carries the header of net/tcp/frame.h
+// and, if both fit in 4 KiB, the payload. Otherwise the payload follows on the group's second tag in slices of 256 KiB,
+// so that one slice is applied while the next arrives. Both sides derive the slices from the length. The two tags of a
+// group come from a counter in the store and are never reused, so groups cannot receive each other's messages.
 //
-// Everything passes through memory of ours: MPI cannot always be made to let go of a buffer (a send to a lost peer),
-// and what it may still read or write after we gave up must not be the caller's.
+// All data is staged in buffers of this transport. MPI cannot always release a buffer (a send to a lost peer), and
+// memory that it may access after abandon() must not belong to the caller.
 #include "esp/net/mpi/mpi.h"
 
 #include <array>
@@ -15,38 +15,39 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
-#include "esp/net/doorbell.h"
+#include "esp/net/futex_event.h"
 #include "esp/net/mpi/library.h"
-#include "esp/net/posted.h"
+#include "esp/net/queued_transport.h"
 #include "esp/net/tcp/frame.h"
 
 namespace esp::net {
 namespace {
 
-constexpr size_t kFirstBytes = 4096;  // the first MPI message of ours: header, and payload if it fits
+// size limit of a message's first MPI message: the header, and the payload if both fit
+constexpr size_t kFirstBytes = 4096;
 constexpr size_t kInlineBytes = kFirstBytes - kFrameHeaderBytes;
 constexpr size_t kSliceBytes = size_t{256} << 10;
-constexpr size_t kWindow = 4;  // slices under way per peer and direction
+constexpr size_t kWindow = 4;  // maximum of slices in progress per peer and direction
 constexpr auto kLongestNap = std::chrono::milliseconds(1);
-constexpr auto kWithdraw = std::chrono::milliseconds(50);
+constexpr auto kCancelTimeout = std::chrono::milliseconds(50);
 
 struct Slice {
   EspMpiRequest request = nullptr;
   size_t bytes = 0;
 };
 
-// One direction to one peer: the message at the front of the queue and how far it is.
+// One direction to one peer: the queue of transfers, and the progress of the message at the front of the queue.
 struct Lane {
   TransferQueue queue;
-  uint64_t number = 0;  // of the message at the front
-  bool begun = false;   // its first MPI message is under way or done
-  bool opened = false;  // incoming: the header was read; outgoing: the first MPI message is done
+  uint64_t number = 0;  // sequence number of the message at the front of the queue
+  bool begun = false;   // the first MPI message of the front message has been started
+  bool opened = false;  // incoming: the header was read; outgoing: the first MPI message has been sent
   EspMpiRequest first_request = nullptr;
   std::array<std::byte, kFirstBytes> first;
-  size_t issued = 0;                  // bytes of its payload handed to MPI
-  std::array<Slice, kWindow> window;  // a ring; slices end in order
+  size_t issued = 0;                  // payload bytes that were passed to MPI so far
+  std::array<Slice, kWindow> window;  // ring buffer of slices in progress; they finish in order
   size_t oldest = 0, num_slices = 0;
-  std::vector<std::byte> staging;  // kWindow slices
+  std::vector<std::byte> staging;  // staging memory of the kWindow slices
 
   void next() {
     ++number;
@@ -78,13 +79,13 @@ class Mpi final : public Transport {
   bool read_header(int peer, Lane& lane, size_t bytes);
   bool test(EspMpiRequest& request, int peer, size_t& bytes);
   int world_rank(int peer) const { return group_.members[static_cast<size_t>(peer)]; }
-  void withdraw(EspMpiRequest& request, Deadline deadline, int& stuck) noexcept;
+  void cancel_request(EspMpiRequest& request, Deadline deadline, int& stuck) noexcept;
 
   MpiLibrary& library_;
   const EspMpiTable& mpi_;
-  int tag_ = 0;     // and tag_ + 1
-  Lanes out_, in_;  // by peer, made on first use
-  Spin spin_;
+  int tag_ = 0;     // the group uses tag_ and tag_ + 1
+  Lanes out_, in_;  // index: peer; a lane is created on first use
+  SpinWait spin_;
   Duration nap_{};
 };
 
@@ -101,15 +102,16 @@ Mpi::Mpi(const World& world, const Group& group)
       out_(group.members.size()),
       in_(group.members.size()),
       spin_(ranks_here(world)) {
-  // A group may be opened again: which time this is, every member counts for itself.
+  // A group may be opened several times. Every member counts its openings, so that members join the same opening.
   int64_t opening = world.store->add(fmt::format("mpi/opened/{:x}/{}", group.id, group.rank), 1);
   std::string key = fmt::format("mpi/tag/{:x}/{}", group.id, opening);
   if (group.rank == 0) world.store->set(key, std::to_string(world.store->add("mpi/tags", 1)));
   int64_t place =
-      std::stoll(await_key(world, group, key, group.members[0], Deadline::after(world.options.start_timeout)));
+      std::stoll(wait_for_key(world, group, key, group.members[0], Deadline::after(world.options.start_timeout)));
   if (2 * place + 1 > mpi_.tag_limit())
     throw CommError(CommError::Kind::refused, -1,
-                    fmt::format("{} has tags for {} groups, and all were used", mpi_.library, mpi_.tag_limit() / 2));
+                    fmt::format("{}: no tags are left for another group; the maximum is {} groups", mpi_.library,
+                                mpi_.tag_limit() / 2));
   tag_ = static_cast<int>(2 * place);
 }
 
@@ -118,9 +120,10 @@ Mpi::~Mpi() {
 }
 
 void Mpi::post(Lanes& lanes, Transfer& transfer) {
-  ESP_CHECK(transfer.peer >= 0 && transfer.peer < size() && transfer.peer != rank(), "peer {}", transfer.peer);
+  ESP_CHECK(transfer.peer >= 0 && transfer.peer < size() && transfer.peer != rank(),
+            "peer: got {}; expected another rank of the group", transfer.peer);
   if (transfer.bytes > kMaxMessageBytes)
-    throw UsageError(fmt::format("a message of {} bytes, at most {} travel as one", transfer.bytes, kMaxMessageBytes));
+    throw UsageError(fmt::format("message: got {} bytes; expected at most {}", transfer.bytes, kMaxMessageBytes));
   auto& lane = lanes[static_cast<size_t>(transfer.peer)];
   if (!lane) lane = std::make_unique<Lane>();
   transfer.state = Transfer::State::posted;
@@ -130,7 +133,7 @@ void Mpi::post(Lanes& lanes, Transfer& transfer) {
 }
 
 bool Mpi::poll() {
-  check_fate();
+  check_peer_status();
   bool moved = false;
   try {
     for (int peer = 0; peer < size(); ++peer) {
@@ -209,7 +212,7 @@ bool Mpi::pull(int peer, Lane& lane) {
   return true;
 }
 
-// False when the receive ended as mismatched.
+// Returns false if the received message does not match the posted receive.
 bool Mpi::read_header(int peer, Lane& lane, size_t bytes) {
   Transfer& transfer = *lane.queue.first;
   FrameHeader header = decode_frame(ConstFrameBytes(lane.first.data(), kFrameHeaderBytes), world_rank(peer));
@@ -223,7 +226,7 @@ bool Mpi::read_header(int peer, Lane& lane, size_t bytes) {
   size_t expected = kFrameHeaderBytes + (transfer.bytes <= kInlineBytes ? transfer.bytes : 0);
   if (header.number != lane.number || bytes != expected)
     throw CommError(CommError::Kind::corrupt, world_rank(peer),
-                    fmt::format("rank {} sent message {} in {} bytes where message {} in {} bytes was due",
+                    fmt::format("rank {}: got message {} with {} bytes; expected message {} with {} bytes",
                                 world_rank(peer), header.number, bytes, lane.number, expected));
   if (transfer.bytes <= kInlineBytes && transfer.bytes > 0)
     deliver(transfer, &lane.first[kFrameHeaderBytes], transfer.bytes);
@@ -261,9 +264,8 @@ bool Mpi::finish_slices(int peer, Lane& lane, bool out) {
     size_t bytes = 0;
     if (!test(slice.request, peer, bytes)) break;
     if (!out && bytes != slice.bytes)
-      throw CommError(
-          CommError::Kind::corrupt, world_rank(peer),
-          fmt::format("rank {} sent a slice of {} bytes where {} were due", world_rank(peer), bytes, slice.bytes));
+      throw CommError(CommError::Kind::corrupt, world_rank(peer),
+                      fmt::format("slice of rank {}: got {} bytes; expected {}", world_rank(peer), bytes, slice.bytes));
     if (out)
       transfer.moved += slice.bytes;
     else
@@ -277,12 +279,12 @@ bool Mpi::finish_slices(int peer, Lane& lane, bool out) {
 }
 
 void Mpi::sleep(Deadline deadline) {
-  if (spin_.again()) return;
+  if (spin_.spin_once()) return;
   nap_ = std::min<Duration>(kLongestNap, nap_ + std::max<Duration>(nap_, std::chrono::microseconds(20)));
   std::this_thread::sleep_for(std::min(nap_, deadline.left()));
 }
 
-void Mpi::withdraw(EspMpiRequest& request, Deadline deadline, int& stuck) noexcept {
+void Mpi::cancel_request(EspMpiRequest& request, Deadline deadline, int& stuck) noexcept {
   if (!request) return;
   int done = 0, bytes = 0;
   if (mpi_.test(&request, &done, &bytes) != 0 || done) return;
@@ -297,18 +299,20 @@ void Mpi::withdraw(EspMpiRequest& request, Deadline deadline, int& stuck) noexce
 }
 
 void Mpi::abandon() noexcept {
-  Deadline deadline = Deadline::after(kWithdraw);
+  Deadline deadline = Deadline::after(kCancelTimeout);
   int stuck = 0;
   for (Lanes* lanes : {&out_, &in_})
     for (auto& lane : *lanes) {
       if (!lane) continue;
-      withdraw(lane->first_request, deadline, stuck);
-      for (Slice& slice : lane->window) withdraw(slice.request, deadline, stuck);
-      // Memory that MPI does not let go of stays.
+      cancel_request(lane->first_request, deadline, stuck);
+      for (Slice& slice : lane->window) cancel_request(slice.request, deadline, stuck);
+      // MPI may still access this memory, so it is leaked on purpose.
       if (stuck > 0) (void)lane.release();
       lane.reset();
     }
-  if (stuck > 0) world_.log.debug("{} transfers could not be withdrawn from {}", stuck, mpi_.library);
+  if (stuck > 0)
+    world_.log.debug("closing a group: {} transfers could not be cancelled in {}; their buffers are leaked", stuck,
+                     mpi_.library);
 }
 
 }  // namespace

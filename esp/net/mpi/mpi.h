@@ -1,6 +1,6 @@
-// mpi: the same messages over the MPI whose mpirun started the job, so that a cluster's own launcher and fabric carry
-// them. Per message one MPI message with our 64-byte header, and the payload behind it in slices (net/mpi/mpi.cpp).
-// MPI cannot wait with a deadline, so sleeping is looking again, with pauses that grow to a millisecond.
+// mpi: messages over the MPI library of the mpirun that started the job, so that a cluster's launcher and fabric can be
+// used. Each message is one MPI message with a 64-byte header, followed by the payload in slices (net/mpi/mpi.cpp). MPI
+// cannot wait with a deadline, so sleep polls with pauses that grow to a millisecond.
 #pragma once
 
 #include <functional>
@@ -11,12 +11,13 @@
 
 namespace esp::net {
 
-// Which MPI started this process, by the variables its mpirun sets: "openmpi", "mpich", or empty. `is_set` may be
-// getenv.
+// Detects the MPI that started this process, from the variables that its mpirun sets: "openmpi", "mpich", or empty.
+// `is_set` may be getenv.
 std::string_view mpi_flavour(const std::function<bool(const char* variable)>& is_set);
 
-// The world of everyone mpirun started: ranks are MPI's, rank 0 hosts the Hub, and where it is, the job's name and its
-// secret travel through MPI. Collective. Throws UsageError when the plug-in is missing, CommError as rendezvous does.
+// The world of all ranks that mpirun started. Ranks are numbered as in MPI. Rank 0 hosts the Hub, and its address, the
+// job name and the secret travel through MPI. Collective. Throws UsageError if the plug-in is missing, and CommError
+// like rendezvous().
 std::unique_ptr<World> mpi_world(std::string_view flavour, const NetOptions& options, const Log& log,
                                  bool encrypt = false);
 

@@ -24,9 +24,9 @@ namespace {
 
 constexpr const char* kDirectory = "/dev/shm";
 constexpr const char* kPrefix = "espalier-";
-constexpr auto kFateEvery = std::chrono::milliseconds(100);  // how often a wait at the store looks whether peers live
 
-// Field 22 of /proc/PID/stat: with the pid it names a process for good. 0 when there is none.
+// Start time of a process (field 22 of /proc/PID/stat). Together with the pid it identifies a process uniquely. 0 if
+// the process does not exist.
 uint64_t start_time(int pid) {
   std::ifstream stat(fmt::format("/proc/{}/stat", pid));
   std::string text((std::istreambuf_iterator<char>(stat)), {});
@@ -54,22 +54,24 @@ Socket open_segment(const std::string& name, int flags) {
   return Socket(fd);
 }
 
-// The creator's file, gone from the file system at the end of the scope, however it is left.
-struct Published {
+// The segment file of the creator. The destructor unlinks its name, also after an exception.
+struct SegmentFile {
   std::string name;
   Socket fd;
-  ~Published() {
+  ~SegmentFile() {
     if (fd) unlink(path_of(name).c_str());
   }
 };
 
-void create(Published& file, size_t bytes) {
-  size_t left = shared_memory_left();
+void create(SegmentFile& file, size_t bytes) {
+  size_t left = available_shared_memory();
   if (bytes > left)
-    throw IoError(fmt::format("{}: {} are free; expected at least {}. Mount it larger (docker run --shm-size)",
-                              kDirectory, format_bytes(left), format_bytes(bytes)));
-  // Locked as long as it has a name: who sweeps may live in another pid namespace and not see us. One that came between
-  // creation and lock has taken the name away.
+    throw IoError(fmt::format(
+        "{}: got {} of free space; expected at least {}. Mount it with a larger size (docker run --shm-size)",
+        kDirectory, format_bytes(left), format_bytes(bytes)));
+  // Cleanups of other processes remove segments whose creator seems dead. A cleanup in another pid namespace does not
+  // see this process, so the file stays locked as long as it has a name. A cleanup may still unlink the file between
+  // its creation and the lock; then another name is tried.
   struct stat info {};
   do {
     file.name = fresh_name();
@@ -90,7 +92,8 @@ std::byte* map(const Socket& fd, size_t bytes) {
 size_t size_of_file(const Socket& fd, const std::string& name, int creator) {
   struct stat info {};
   if (fstat(fd.fd(), &info) != 0 || info.st_uid != geteuid() || info.st_size <= 0)
-    throw CommError(CommError::Kind::corrupt, creator, fmt::format("{} is not a segment of ours", path_of(name)));
+    throw CommError(CommError::Kind::corrupt, creator,
+                    fmt::format("{} is not a shared-memory segment of this user", path_of(name)));
   return static_cast<size_t>(info.st_size);
 }
 
@@ -102,15 +105,16 @@ SharedSegment::SharedSegment(const World& world, const Group& group, const std::
   int64_t opening = world.store->add(fmt::format("{}/opened/{}", base, group.rank), 1);
   std::string key = fmt::format("{}/{}", base, opening);
 
-  Published file;
+  SegmentFile file;
   if (group.rank == 0) {
     create(file, bytes);
     data_ = map(file.fd, bytes);
     bytes_ = bytes;
   } else {
-    std::string name = await_key(world, group, key, group.members[0], deadline);
+    std::string name = wait_for_key(world, group, key, group.members[0], deadline);
     if (name.find('/') != std::string::npos || name.rfind(kPrefix, 0) != 0)
-      throw CommError(CommError::Kind::corrupt, group.members[0], fmt::format("\"{}\" is no segment name", name));
+      throw CommError(CommError::Kind::corrupt, group.members[0],
+                      fmt::format("segment name: got \"{}\"; expected a name of an Espalier segment", name));
     Socket fd = open_segment(name, 0);
     bytes_ = size_of_file(fd, name, group.members[0]);
     data_ = map(fd, bytes_);
@@ -118,7 +122,7 @@ SharedSegment::SharedSegment(const World& world, const Group& group, const std::
   try {
     if (group.rank == 0) world.store->set(key, file.name);
     if (world.store->add(key + "/mapped", 1) == group.size()) world.store->set(key + "/all", "1");
-    await_key(world, group, key + "/all", -1, deadline);
+    wait_for_key(world, group, key + "/all", -1, deadline);
     if (group.rank == 0) {
       world.store->erase(key);
       world.store->erase(key + "/mapped");
@@ -133,15 +137,15 @@ SharedSegment::~SharedSegment() {
   munmap(data_, bytes_);
 }
 
-size_t shared_memory_left() {
+size_t available_shared_memory() {
   struct statvfs info {};
   if (statvfs(kDirectory, &info) != 0)
-    throw IoError(fmt::format("cannot ask {} for its size: {}", kDirectory, errno_text(errno)));
+    throw IoError(fmt::format("cannot read the free space of {}: {}", kDirectory, errno_text(errno)));
   return static_cast<size_t>(info.f_bavail) * info.f_frsize;
 }
 
-int sweep_segments() {
-  int swept = 0;
+int remove_orphaned_segments() {
+  int removed = 0;
   DIR* directory = opendir(kDirectory);
   if (!directory) return 0;
   while (dirent* entry = readdir(directory)) {
@@ -153,10 +157,10 @@ int sweep_segments() {
     if (start_time(pid) == started) continue;
     const Socket file(openat(dirfd(directory), entry->d_name, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
     if (!file || flock(file.fd(), LOCK_SH | LOCK_NB) != 0) continue;
-    if (unlinkat(dirfd(directory), entry->d_name, 0) == 0) ++swept;
+    if (unlinkat(dirfd(directory), entry->d_name, 0) == 0) ++removed;
   }
   closedir(directory);
-  return swept;
+  return removed;
 }
 
 }  // namespace esp::net

@@ -1,10 +1,10 @@
-// A shared-memory segment mapped by every member of a group on one host.
+// SharedSegment: a shared-memory segment mapped by all members of a group on one host.
 //
-// Member 0 creates a file with a random name under the shared-memory file system, mode 0600, publishes the name in the
-// store, and unlinks it once every member has mapped it: after that the kernel frees it with the last process, whatever
-// kills them. The name carries the creator's pid and start time, and the creator holds a lock on the file that ends
-// with it, so a segment orphaned inside that window is swept by the next run of the same user. Pages are touched
-// lazily: an untouched part costs nothing.
+// Member 0 creates a file with a random name in the shared-memory file system (mode 0600), publishes the name in the
+// store, and unlinks it once all members have mapped it. From then on Linux frees the memory when the last process
+// ends, even after SIGKILL. The name contains the creator's pid and start time, and the creator holds a file lock that
+// ends with the process. The next run of the same user can therefore remove a segment that was orphaned before the
+// unlink. Pages are allocated on first touch: unused parts cost nothing.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@ namespace esp::net {
 
 class SharedSegment {
  public:
-  // Collective over the group, whose n-th opening of a label meets the others' n-th. `label` keeps several segments of
-  // one group apart. The size is member 0's word; the others may pass 0. Filled with zeros. Throws what Fate says
-  // while it waits, CommError(timeout), or IoError when the file system has not that much room left: touching a page
-  // it cannot give would kill the process.
+  // Collective over the group: the n-th construction with a label joins the n-th constructions of the other members.
+  // `label` separates several segments of one group. Member 0 determines the size; the others may pass 0. The memory is
+  // zeroed. While waiting, throws failures recorded in PeerStatus, or CommError(timeout). Throws IoError if the file
+  // system has too little space left: touching a page without backing would kill the process.
   SharedSegment(const World& world, const Group& group, const std::string& label, size_t bytes, Deadline deadline);
   ~SharedSegment();
   SharedSegment(const SharedSegment&) = delete;
@@ -34,10 +34,11 @@ class SharedSegment {
   size_t bytes_ = 0;
 };
 
-// What the shared-memory file system can still give.
-size_t shared_memory_left();
+// Free bytes of the shared-memory file system.
+size_t available_shared_memory();
 
-// Removes segments of this user whose creator no longer lives; returns how many. Called at every rendezvous.
-int sweep_segments();
+// Removes the segments of this user that have no running creator; returns the number of removed segments. Called at
+// every rendezvous.
+int remove_orphaned_segments();
 
 }  // namespace esp::net

@@ -5,14 +5,14 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
-#include "esp/net/posted.h"
-#include "esp/net/shm/lanes.h"
+#include "esp/net/queued_transport.h"
+#include "esp/net/shm/ring_layout.h"
 #include "esp/net/shm/segment.h"
 
 namespace esp::net {
 namespace {
 
-constexpr uint64_t kHeaderBytes = offsetof(Cell, bytes);
+constexpr uint64_t kHeaderBytes = offsetof(ShmCell, bytes);
 
 uint32_t turn_to_fill(uint64_t use) {
   return static_cast<uint32_t>(use / kCells * 2);
@@ -21,19 +21,19 @@ uint32_t turn_to_empty(uint64_t use) {
   return turn_to_fill(use) + 1;
 }
 
-class Shm final : public Posted {
+class Shm final : public QueuedTransport {
  public:
   Shm(const World& world, const Group& group, std::unique_ptr<SharedSegment> segment)
-      : Posted(world, group),
+      : QueuedTransport(world, group),
         segment_(std::move(segment)),
         map_(segment_->data(), segment_->bytes(), group.size()),
         sides_(group.members.size()) {
     for (int peer = 0; peer < size(); ++peer)
       sides_[static_cast<size_t>(peer)] = {{map_.cells(rank(), peer), map_.slots(rank(), peer)},
                                            {map_.cells(peer, rank()), map_.slots(peer, rank())}};
-    hang(map_.bell(rank()));
+    set_wakeup(map_.event(rank()));
   }
-  ~Shm() override { unhang(); }
+  ~Shm() override { clear_wakeup(); }
 
   std::string_view name() const override { return "shm"; }
 
@@ -42,7 +42,7 @@ class Shm final : public Posted {
     Side& side = sides_[static_cast<size_t>(peer)].out;
     bool moved = false;
     while (Transfer* transfer = out_[static_cast<size_t>(peer)].first) {
-      Cell& cell = side.cells[side.used % kCells];
+      ShmCell& cell = side.cells[side.used % kCells];
       if (cell.turn.load(std::memory_order_seq_cst) != turn_to_fill(side.used)) break;
       bool small = transfer->bytes <= kInlineBytes;
       size_t bytes = std::min(transfer->bytes - transfer->moved, small ? kInlineBytes : map_.slot_bytes());
@@ -51,7 +51,7 @@ class Shm final : public Posted {
       cell.message_bytes = transfer->bytes;
       cell.tag = transfer->tag;
       cell.turn.store(turn_to_empty(side.used), std::memory_order_seq_cst);
-      map_.bell(peer).ring();
+      map_.event(peer).notify();
       ++side.used;
       moved = true;
       transfer->moved += bytes;
@@ -65,7 +65,7 @@ class Shm final : public Posted {
     Side& side = sides_[static_cast<size_t>(peer)].in;
     bool moved = false;
     while (Transfer* transfer = in_[static_cast<size_t>(peer)].first) {
-      Cell& cell = side.cells[side.used % kCells];
+      ShmCell& cell = side.cells[side.used % kCells];
       if (cell.turn.load(std::memory_order_seq_cst) != turn_to_empty(side.used)) break;
       if (cell.tag != transfer->tag || cell.message_bytes != transfer->bytes) {
         mismatch(peer, cell.tag, cell.message_bytes);
@@ -73,11 +73,11 @@ class Shm final : public Posted {
       }
       bool small = transfer->bytes <= kInlineBytes;
       size_t bytes = cell.piece_bytes;
-      if (bytes != std::min(transfer->bytes - transfer->moved, small ? kInlineBytes : map_.slot_bytes()))
-        throw corrupt(peer, bytes);
+      const size_t expected = std::min(transfer->bytes - transfer->moved, small ? kInlineBytes : map_.slot_bytes());
+      if (bytes != expected) throw corrupt(peer, bytes, expected);
       if (bytes > 0) deliver(*transfer, small ? cell.bytes : slot(side), bytes);
       cell.turn.store(turn_to_fill(side.used + kCells), std::memory_order_seq_cst);
-      map_.bell(peer).ring();
+      map_.event(peer).notify();
       ++side.used;
       moved = true;
       if (transfer->moved == transfer->bytes) finish_receive(peer);
@@ -95,14 +95,14 @@ class Shm final : public Posted {
     return side.cells[side.used % kCells].turn.load(std::memory_order_seq_cst) == turn_to_empty(side.used);
   }
 
-  // Peers see the ring only, never a buffer.
-  void withdraw(int) noexcept override {}
+  // Nothing to cancel: peers access only the ring, never a caller's buffer.
+  void cancel_sends(int) noexcept override {}
 
  private:
   struct Side {
-    Cell* cells = nullptr;
+    ShmCell* cells = nullptr;
     std::byte* slots = nullptr;
-    uint64_t used = 0;  // cells filled, or emptied, since the beginning
+    uint64_t used = 0;  // cells that this side has filled (out) or emptied (in) so far
   };
   struct Sides {
     Side out, in;
@@ -110,17 +110,17 @@ class Shm final : public Posted {
 
   std::byte* slot(const Side& side) const { return side.slots + side.used % kCells * map_.slot_bytes(); }
 
-  CommError corrupt(int peer, size_t bytes) {
+  CommError corrupt(int peer, size_t bytes, size_t expected) {
     abandon();
     int member = group_.members[static_cast<size_t>(peer)];
     return CommError(
         CommError::Kind::corrupt, member,
-        fmt::format("rank {} put a piece of {} bytes into shared memory where another belongs", member, bytes));
+        fmt::format("shared memory: got a chunk of {} bytes from rank {}; expected {} bytes", bytes, member, expected));
   }
 
   std::unique_ptr<SharedSegment> segment_;
-  Lanes map_;
-  std::vector<Sides> sides_;  // by peer
+  ShmRingLayout map_;
+  std::vector<Sides> sides_;  // index: peer
 };
 
 }  // namespace
@@ -131,7 +131,7 @@ bool shm_reaches(const World& world, int a, int b) {
 
 std::unique_ptr<Transport> open_shm(const World& world, const Group& group) {
   Deadline deadline = Deadline::after(world.options.start_timeout);
-  size_t bytes = group.rank == 0 ? Lanes::segment_bytes(group.size(), shared_memory_left()) : 0;
+  size_t bytes = group.rank == 0 ? ShmRingLayout::segment_bytes(group.size(), available_shared_memory()) : 0;
   auto segment = std::make_unique<SharedSegment>(world, group, "lanes", bytes, deadline);
   return std::make_unique<Shm>(world, group, std::move(segment));
 }

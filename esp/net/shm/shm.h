@@ -1,11 +1,12 @@
-// The transport between processes of one host: the sender copies into a ring in shared memory, the receiver applies
-// straight from it. A send is done when all of it is in the ring.
+// shm: the transport between processes of one host. The sender copies into a ring in shared memory; the receiver
+// applies directly from the ring. A send is done when all of it is in the ring.
 //
-// One segment per group holds a doorbell per member and, per ordered pair, a lane: kCells cells of 256 bytes, each with
-// a slot of bulk data. A message takes one cell per piece. Messages of at most kInlineBytes lie in the cell itself, the
-// first bytes in the cache line that also holds tag, length and turn; larger ones go through the slots, piece by piece.
-// A cell's turn counts its uses: even, the sender's to fill; odd, the receiver's to empty. Slots shrink as groups grow,
-// so that even if every pair of a large group talks the whole stays within kBulkBytes.
+// One segment per group holds a FutexEvent per member and a lane (ring) per ordered pair: kCells cells of 256 bytes,
+// each with a slot for bulk data. A message uses one cell per chunk. Messages of at most kInlineBytes are stored in the
+// cell itself, the first bytes in the cache line that also holds tag, length and turn. Larger ones go through the
+// slots, chunk by chunk. A cell's turn counts its uses: even means that the sender may fill it, odd that the receiver
+// may empty it. Slots are smaller in larger groups, so that the whole stays within kBulkBytes even if every pair of a
+// large group communicates.
 #pragma once
 
 #include <memory>

@@ -22,13 +22,14 @@ namespace esp::net {
 namespace {
 
 constexpr auto kFirstPause = std::chrono::milliseconds(1), kLastPause = std::chrono::milliseconds(50);
-constexpr std::string_view kDraft = "draft-";
+constexpr std::string_view kTemporaryPrefix = "temporary-";
 
 [[noreturn]] void fail(const char* what, const std::string& path) {
   throw IoError(fmt::format("cannot {} {}: {}", what, path, errno_text(errno)));
 }
 
-// Held from here to the end of the scope. Each holder opens the file anew, so that threads exclude each other too.
+// Locks the directory until the end of the scope. Each call opens the lock file separately, so the lock also works
+// between threads.
 Socket lock_directory(const std::string& directory) {
   std::string path = directory + "/lock";
   Socket file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -43,25 +44,27 @@ Socket lock_directory(const std::string& directory) {
 FileStore::FileStore(std::string directory) : directory_(std::move(directory)) {
   if (mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST) fail("create", directory_);
   struct stat info {};
-  if (stat(directory_.c_str(), &info) != 0) fail("look at", directory_);
-  if (!S_ISDIR(info.st_mode)) throw IoError(fmt::format("{} is not a directory", directory_));
+  if (stat(directory_.c_str(), &info) != 0) fail("stat", directory_);
+  if (!S_ISDIR(info.st_mode)) throw IoError(fmt::format("file store {}: is not a directory", directory_));
   if (info.st_uid != geteuid() || (info.st_mode & 022))
-    throw IoError(fmt::format("{} is user {}'s with mode {:04o}; a store needs a directory only user {} can write to",
-                              directory_, info.st_uid, info.st_mode & 07777, geteuid()));
-  sweep_drafts();
+    throw IoError(
+        fmt::format("{}: owned by user {} with mode {:04o}; expected a directory that only user {} can write to",
+                    directory_, info.st_uid, info.st_mode & 07777, geteuid()));
+  remove_temporary_files();
 }
 
-// Drafts are made and renamed under the lock: while we hold it, one that is there was left by a process that died.
-void FileStore::sweep_drafts() const {
+// Temporary files are written and renamed under the lock. A temporary file found while this process holds the lock
+// belongs to a process that died.
+void FileStore::remove_temporary_files() const {
   const Socket lock = lock_directory(directory_);
   std::unique_ptr<DIR, int (*)(DIR*)> list(opendir(directory_.c_str()), closedir);
   if (!list) fail("list", directory_);
   while (dirent* entry = readdir(list.get())) {
-    if (std::string_view(entry->d_name).starts_with(kDraft)) unlinkat(dirfd(list.get()), entry->d_name, 0);
+    if (std::string_view(entry->d_name).starts_with(kTemporaryPrefix)) unlinkat(dirfd(list.get()), entry->d_name, 0);
   }
 }
 
-// Readable where it can be; what does not fit a file name goes by its hash.
+// The key as a file name if its characters permit it; otherwise the hash of the key.
 std::string FileStore::path_of(std::string_view key) const {
   std::string name;
   for (unsigned char c : key)
@@ -71,13 +74,13 @@ std::string FileStore::path_of(std::string_view key) const {
 }
 
 void FileStore::replace(const std::string& path, std::string_view value) const {
-  std::string draft = fmt::format("{}/{}{}", directory_, kDraft, to_hex(random_bytes(8)));
-  Socket file(open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file) fail("create", draft);
+  std::string temporary = fmt::format("{}/{}{}", directory_, kTemporaryPrefix, to_hex(random_bytes(8)));
+  Socket file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) fail("create", temporary);
   bool written = write(file.fd(), value.data(), value.size()) == static_cast<ssize_t>(value.size());
-  if (!written || rename(draft.c_str(), path.c_str()) != 0) {
+  if (!written || rename(temporary.c_str(), path.c_str()) != 0) {
     int error = errno;
-    unlink(draft.c_str());
+    unlink(temporary.c_str());
     errno = error;
     fail("write", path);
   }
@@ -93,8 +96,9 @@ std::string FileStore::get(std::string_view key, Deadline deadline) {
   for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLastPause)) {
     if (auto value = try_get(key)) return *value;
     if (deadline.passed())
-      throw CommError(CommError::Kind::timeout, -1,
-                      fmt::format("no rank wrote \"{}\" into {} in time", key, directory_));
+      throw CommError(
+          CommError::Kind::timeout, -1,
+          fmt::format("timeout: no rank has written the value that this rank waits for into {}", directory_));
     std::this_thread::sleep_for(std::min<Duration>(pause, deadline.left()));
   }
 }
@@ -109,7 +113,7 @@ std::optional<std::string> FileStore::try_get(std::string_view key) {
   ssize_t got = pread(file.fd(), value.data(), value.size(), 0);
   if (got < 0) fail("read", path);
   if (static_cast<size_t>(got) > kMaxValueBytes)
-    throw IoError(fmt::format("{} is larger than a store value can be ({} bytes)", path, kMaxValueBytes));
+    throw IoError(fmt::format("{} exceeds the maximum store value of {} bytes", path, kMaxValueBytes));
   value.resize(static_cast<size_t>(got));
   return value;
 }
@@ -121,9 +125,9 @@ int64_t FileStore::add(std::string_view key, int64_t delta) {
   if (auto text = try_get(key)) {
     auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), sum);
     if (error != std::errc() || end != text->data() + text->size())
-      throw UsageError(fmt::format("cannot add to \"{}\": it holds {} bytes that are not a number", key, text->size()));
+      throw UsageError(fmt::format("rendezvous store: a counter holds {} bytes that are not a number", text->size()));
   }
-  if (__builtin_add_overflow(sum, delta, &sum)) throw UsageError(fmt::format("counter \"{}\" would overflow", key));
+  if (__builtin_add_overflow(sum, delta, &sum)) throw UsageError("rendezvous store: a counter would overflow");
   replace(path_of(key), std::to_string(sum));
   return sum;
 }

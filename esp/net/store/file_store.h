@@ -1,6 +1,6 @@
-// FileStore: the store as a directory that all ranks see: one file per key, written under another name and renamed, so
-// that nobody reads half a value. Changes are serialised by a lock file; waiting is polling, with growing pauses, since
-// shared file systems do not tell of changes. Made for finding each other, not for speed.
+// FileStore: the store as a shared directory. One file per key, written under a temporary name and renamed, so that no
+// reader sees a partial value. A lock file serialises changes. Waiting is polling with growing pauses, because shared
+// file systems do not notify of changes. Intended for rendezvous, not for speed.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@ namespace esp::net {
 
 class FileStore final : public Store {
  public:
-  // Creates the directory, for this user alone, when it is missing. One that others may write to is refused.
+  // Creates the directory, accessible to this user only, if it is missing. Refuses a directory that others may write
+  // to.
   explicit FileStore(std::string directory);
 
   void set(std::string_view key, std::string_view value) override;
@@ -23,7 +24,7 @@ class FileStore final : public Store {
  private:
   std::string path_of(std::string_view key) const;
   void replace(const std::string& path, std::string_view value) const;
-  void sweep_drafts() const;
+  void remove_temporary_files() const;
 
   std::string directory_;
 };

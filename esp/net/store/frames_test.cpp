@@ -8,11 +8,11 @@
 namespace esp::net {
 namespace {
 
-TEST(Frames, ArriveWholeFromAnyPieces) {
+TEST(Frames, ReaderDecodesFramesSplitAtAnyByte) {
   FrameWriter writer;
-  std::string bytes = writer.encode(Kind::set, "one");
-  bytes += writer.encode(Kind::get, "");
-  bytes += writer.encode(Kind::value, std::string(1000, 'x'));
+  std::string bytes = writer.encode(FrameKind::set, "one");
+  bytes += writer.encode(FrameKind::get, "");
+  bytes += writer.encode(FrameKind::value, std::string(1000, 'x'));
   for (size_t piece : {size_t{1}, size_t{7}, bytes.size()}) {
     FrameReader reader(1000);
     std::vector<Frame> frames;
@@ -22,21 +22,21 @@ TEST(Frames, ArriveWholeFromAnyPieces) {
     }
     ASSERT_EQ(frames.size(), 3u);
     EXPECT_EQ(frames[0].body, "one");
-    EXPECT_EQ(frames[1].kind, Kind::get);
+    EXPECT_EQ(frames[1].kind, FrameKind::get);
     EXPECT_EQ(frames[2].sequence, 2u);
     EXPECT_EQ(reader.buffered(), 0u);
   }
 }
 
-TEST(Frames, EveryFlippedBitIsFound) {
+TEST(Frames, DetectEveryFlippedBit) {
   FrameWriter writer;
-  std::string good = writer.encode(Kind::set, "some body of a frame");
+  std::string good = writer.encode(FrameKind::set, "some body of a frame");
   for (size_t bit = 0; bit < good.size() * 8; ++bit) {
     std::string bad = good;
     bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
     FrameReader reader(64);
     reader.append(bad);
-    // A longer length makes it wait for more, which is then wrong too; it never comes out as a frame.
+    // With a larger length field the reader waits for more bytes and then fails the CRC. It must never return a frame.
     try {
       EXPECT_FALSE(reader.next()) << "bit " << bit;
       reader.append(std::string(64, '\0'));
@@ -48,18 +48,18 @@ TEST(Frames, EveryFlippedBitIsFound) {
   }
 }
 
-TEST(Frames, RefusesALengthBeforeItsBodyComes) {
+TEST(Frames, RejectExcessiveLengthBeforeBody) {
   FrameWriter writer;
-  std::string bytes = writer.encode(Kind::set, std::string(65, 'x'));
+  std::string bytes = writer.encode(FrameKind::set, std::string(65, 'x'));
   FrameReader reader(64);
   reader.append(std::string_view(bytes).substr(0, kStoreHeaderBytes));
   EXPECT_THROW(reader.next(), CommError);
 }
 
-TEST(Frames, RefusesARepeatedAndAMissingFrame) {
+TEST(Frames, RejectRepeatedAndMissingFrames) {
   FrameWriter writer;
-  std::string first = writer.encode(Kind::beat, "");
-  std::string second = writer.encode(Kind::beat, "");
+  std::string first = writer.encode(FrameKind::heartbeat, "");
+  std::string second = writer.encode(FrameKind::heartbeat, "");
   FrameReader repeated(64), missing(64);
   repeated.append(first + first);
   EXPECT_TRUE(repeated.next());
@@ -68,9 +68,9 @@ TEST(Frames, RefusesARepeatedAndAMissingFrame) {
   EXPECT_THROW(missing.next(), CommError);
 }
 
-TEST(Messages, SurviveTheWire) {
+TEST(Messages, RoundTrip) {
   Peer peer{"host#1", "fe80::1%eth0", 4242, 77, 0xfedcba9876543210};
-  Join join = decode_join(encode_join({3, 8, peer}));
+  JoinRequest join = decode_join_request(encode_join_request({3, 8, peer}));
   EXPECT_EQ(join.rank, 3);
   EXPECT_EQ(join.size, 8);
   EXPECT_EQ(join.peer.address, peer.address);
@@ -80,7 +80,7 @@ TEST(Messages, SurviveTheWire) {
   ASSERT_EQ(table.size(), 3u);
   EXPECT_EQ(table[2].host, "host#1");
 
-  Abort abort =
+  AbortMessage abort =
       decode_abort(encode_abort({9, {1, 4}, CommError(CommError::Kind::mismatch, 4, "rank 4 called gather")}));
   EXPECT_EQ(abort.group, 9u);
   EXPECT_EQ(abort.members, (std::vector<int>{1, 4}));
@@ -88,14 +88,14 @@ TEST(Messages, SurviveTheWire) {
   EXPECT_EQ(abort.cause.peer(), 4);
   EXPECT_STREQ(abort.cause.what(), "rank 4 called gather");
 
-  Report report{5, 9, 2, {true, {11, 12, 13, 0, 14}, true}};
-  Report back = decode_report(encode_report(report));
-  EXPECT_EQ(back.standing.entered, report.standing.entered);
-  EXPECT_TRUE(back.standing.inside);
+  PositionReport report{5, 9, 2, {true, {11, 12, 13, 0, 14}, true}};
+  PositionReport back = decode_position_report(encode_position_report(report));
+  EXPECT_EQ(back.position.entered, report.position.entered);
+  EXPECT_TRUE(back.position.inside);
   EXPECT_EQ(back.rank, 2);
 }
 
-TEST(Messages, EveryTruncationIsRefused) {
+TEST(Messages, RejectEveryTruncation) {
   std::string body = encode_abort({9, {1, 4}, CommError(CommError::Kind::lost, 4, "text")});
   for (size_t length = 0; length < body.size(); ++length)
     EXPECT_THROW(decode_abort(std::string_view(body).substr(0, length)), CommError) << length;

@@ -19,15 +19,17 @@
 namespace esp::net {
 namespace {
 
-constexpr size_t kReadBytes = size_t{64} << 10;       // per connection and turn
-constexpr size_t kPauseBytes = size_t{1} << 20;       // unread answers: no further requests are taken
-constexpr size_t kMaxUnreadBytes = size_t{64} << 20;  // unread answers: the connection is closed
-constexpr auto kFaultyLinger = std::chrono::seconds(1);
+constexpr size_t kReadBytes = size_t{64} << 10;  // bytes read per connection and loop iteration
+// With more unsent reply bytes than this, the Hub reads no further requests of the connection.
+constexpr size_t kPauseBytes = size_t{1} << 20;
+// With more unsent reply bytes than this, the Hub closes the connection.
+constexpr size_t kMaxUnreadBytes = size_t{64} << 20;
+constexpr auto kFailureLinger = std::chrono::seconds(1);
 constexpr int kWake = -1;
-// Where world sizes differ: how long the others' sizes are waited for before all are told, and how long those that are
-// late find somebody to tell them.
-constexpr auto kGatherSizes = std::chrono::milliseconds(500);
-constexpr auto kLateSizes = std::chrono::seconds(5);
+// After a world size mismatch: how long the sizes of the other ranks are collected before all ranks are refused, and
+// how long the Hub stays for late ranks.
+constexpr auto kSizeGatherTime = std::chrono::milliseconds(500);
+constexpr auto kSizeMismatchLinger = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -35,56 +37,56 @@ struct Hub::Impl {
   struct Connection {
     Socket socket;
     std::string out;
-    uint32_t events = 0;  // what epoll was asked for
+    uint32_t events = 0;  // epoll events for which the socket is registered
   };
 
   std::optional<HubCore> core;
   Socket epoll, wake;
 
-  // The hub's thread only.
-  std::map<int, Connection> connections;  // by id
-  std::vector<int> doomed;                // to be closed at the end of the turn
+  // Used by the Hub's thread only.
+  std::map<int, Connection> connections;  // key: connection id
+  std::vector<int> closing;               // connections to close at the end of the loop iteration
   int next_id = 0;
-  std::optional<Deadline> tell_sizes_by;
+  std::optional<Deadline> reject_sizes_by;
   Deadline next_link_check = Deadline::after(kLinkCheckPeriod);
 
-  std::mutex mutex;  // guards the two below
-  std::vector<std::pair<Socket, Hello>> arrivals;
+  std::mutex mutex;  // guards the two members below
+  std::vector<std::pair<Socket, HandshakeRequest>> arrivals;
   std::optional<Deadline> stop_by;
 
   std::thread thread;
-  std::optional<Listener> listener;  // last: its thread posts to the above
+  std::optional<Listener> listener;  // declared last: its thread uses the members above
 
   void run();
-  bool time_to_stop();
-  void welcome_arrivals();
-  void turn(int id, uint32_t events);
+  bool should_stop();
+  void open_arrivals();
+  void handle_events(int id, uint32_t events);
   void read(int id, Connection& connection);
   void flush(int id, Connection& connection);
-  void want(int id, Connection& connection);
-  void bury_doomed();
+  void update_events(int id, Connection& connection);
+  void close_connections();
   int next_wait_ms();
-  void tell_sizes();
+  void reject_sizes();
   void check_links();
 };
 
 void Hub::Impl::run() {
   std::vector<epoll_event> events(256);
-  while (!time_to_stop()) {
+  while (!should_stop()) {
     int count = epoll_wait(epoll.fd(), events.data(), static_cast<int>(events.size()), next_wait_ms());
     for (int i = 0; i < count; ++i) {
       auto id = static_cast<int>(events[static_cast<size_t>(i)].data.u32);
       if (id == kWake) {
         eventfd_t value;
         eventfd_read(wake.fd(), &value);
-        welcome_arrivals();
+        open_arrivals();
       } else {
-        turn(id, events[static_cast<size_t>(i)].events);
+        handle_events(id, events[static_cast<size_t>(i)].events);
       }
     }
-    tell_sizes();
+    reject_sizes();
     check_links();
-    bury_doomed();
+    close_connections();
   }
   core->announce_closing();
 }
@@ -92,17 +94,17 @@ void Hub::Impl::run() {
 int Hub::Impl::next_wait_ms() {
   std::lock_guard lock(mutex);
   int wait_ms = connections.empty() ? -1 : next_link_check.left_ms();
-  for (const std::optional<Deadline>& until : {stop_by, tell_sizes_by})
+  for (const std::optional<Deadline>& until : {stop_by, reject_sizes_by})
     if (until) wait_ms = wait_ms < 0 ? until->left_ms() : std::min(wait_ms, until->left_ms());
   return wait_ms;
 }
 
-void Hub::Impl::tell_sizes() {
+void Hub::Impl::reject_sizes() {
   if (!core->sizes_differ()) return;
-  if (!tell_sizes_by) tell_sizes_by = Deadline::after(kGatherSizes);
-  if (!tell_sizes_by->passed() && !core->all_sizes_known()) return;
-  core->tell_sizes();
-  tell_sizes_by.reset();
+  if (!reject_sizes_by) reject_sizes_by = Deadline::after(kSizeGatherTime);
+  if (!reject_sizes_by->passed() && !core->all_sizes_known()) return;
+  core->reject_sizes();
+  reject_sizes_by.reset();
 }
 
 void Hub::Impl::check_links() {
@@ -110,27 +112,27 @@ void Hub::Impl::check_links() {
   next_link_check = Deadline::after(kLinkCheckPeriod);
   core->check_links([this](int id) {
     auto found = connections.find(id);
-    return found == connections.end() ? Duration::zero() : unanswered_for(found->second.socket.fd());
+    return found == connections.end() ? Duration::zero() : unanswered_time(found->second.socket.fd());
   });
 }
 
-bool Hub::Impl::time_to_stop() {
+bool Hub::Impl::should_stop() {
   std::lock_guard lock(mutex);
   if (!stop_by) return false;
-  if (core->faulty()) stop_by = stop_by->earlier(kFaultyLinger);
-  if (core->sizes_differ()) stop_by = stop_by->earlier(kLateSizes);
+  if (core->failed()) stop_by = stop_by->earlier(kFailureLinger);
+  if (core->sizes_differ()) stop_by = stop_by->earlier(kSizeMismatchLinger);
   return stop_by->passed() || core->finished();
 }
 
-void Hub::Impl::welcome_arrivals() {
-  std::vector<std::pair<Socket, Hello>> fresh;
+void Hub::Impl::open_arrivals() {
+  std::vector<std::pair<Socket, HandshakeRequest>> fresh;
   {
     std::lock_guard lock(mutex);
     fresh.swap(arrivals);
   }
-  for (auto& [socket, hello] : fresh) {
+  for (auto& [socket, request] : fresh) {
     int id = next_id++;
-    tolerate_interruptions(socket.fd());
+    configure_keepalive(socket.fd());
     Connection& connection = connections[id];
     connection.socket = std::move(socket);
     epoll_event event{};
@@ -140,11 +142,11 @@ void Hub::Impl::welcome_arrivals() {
       connections.erase(id);
       continue;
     }
-    core->opened(id, hello);
+    core->opened(id, request);
   }
 }
 
-void Hub::Impl::turn(int id, uint32_t events) {
+void Hub::Impl::handle_events(int id, uint32_t events) {
   auto found = connections.find(id);
   if (found == connections.end()) return;
   if (events & EPOLLOUT) flush(id, found->second);
@@ -157,7 +159,7 @@ void Hub::Impl::read(int id, Connection& connection) {
   if (got > 0) {
     core->received(id, {buffer, static_cast<size_t>(got)});
   } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-    doomed.push_back(id);
+    closing.push_back(id);
   }
 }
 
@@ -169,16 +171,16 @@ void Hub::Impl::flush(int id, Connection& connection) {
     if (sent > 0) {
       done += static_cast<size_t>(sent);
     } else {
-      if (errno != EAGAIN && errno != EINTR) doomed.push_back(id);
+      if (errno != EAGAIN && errno != EINTR) closing.push_back(id);
       break;
     }
   }
   connection.out.erase(0, done);
-  if (connection.out.size() > kMaxUnreadBytes) doomed.push_back(id);
-  want(id, connection);
+  if (connection.out.size() > kMaxUnreadBytes) closing.push_back(id);
+  update_events(id, connection);
 }
 
-void Hub::Impl::want(int id, Connection& connection) {
+void Hub::Impl::update_events(int id, Connection& connection) {
   uint32_t events = connection.out.size() < kPauseBytes ? EPOLLIN : 0u;
   if (!connection.out.empty()) events |= EPOLLOUT;
   if (events == connection.events) return;
@@ -188,20 +190,21 @@ void Hub::Impl::want(int id, Connection& connection) {
   epoll_ctl(epoll.fd(), EPOLL_CTL_MOD, connection.socket.fd(), &event);
 }
 
-// Telling others of a closed connection can close more of them, so this goes on until nothing is left to bury.
-void Hub::Impl::bury_doomed() {
-  while (!doomed.empty()) {
-    int id = doomed.back();
-    doomed.pop_back();
+// Reporting a closed connection to the other ranks can make more connections fail. The loop repeats until none is left
+// to close.
+void Hub::Impl::close_connections() {
+  while (!closing.empty()) {
+    int id = closing.back();
+    closing.pop_back();
     if (connections.erase(id) > 0) core->closed(id);
   }
 }
 
 Hub::Hub(const HubOptions& options) : impl_(std::make_unique<Impl>()), linger_(options.linger) {
   if (options.size < 1 || options.size > kMaxWorldSize)
-    throw UsageError(fmt::format("a job has 1 to {} ranks, not {}", kMaxWorldSize, options.size));
+    throw UsageError(fmt::format("world size: got {}; expected 1 to {}", options.size, kMaxWorldSize));
   Impl* impl = impl_.get();
-  Welcome welcome{fmt::format("{}-{}", options.job, to_hex(random_bytes(8))), options.hub_rank};
+  HubInfo hub_info{fmt::format("{}-{}", options.job, to_hex(random_bytes(8))), options.hub_rank};
   auto send = [impl](int id, std::string bytes) {
     auto found = impl->connections.find(id);
     if (found == impl->connections.end()) return;
@@ -209,7 +212,7 @@ Hub::Hub(const HubOptions& options) : impl_(std::make_unique<Impl>()), linger_(o
     impl->flush(id, found->second);
   };
   impl->core.emplace(
-      options.size, welcome, options.log, send, [impl](int id) { impl->doomed.push_back(id); },
+      options.size, hub_info, options.log, send, [impl](int id) { impl->closing.push_back(id); },
       HubCoreOptions{options.member, options.link_timeout});
   impl->epoll = Socket(epoll_create1(EPOLL_CLOEXEC));
   impl->wake = Socket(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -217,11 +220,13 @@ Hub::Hub(const HubOptions& options) : impl_(std::make_unique<Impl>()), linger_(o
   event.events = EPOLLIN;
   event.data.u32 = static_cast<uint32_t>(kWake);
   if (!impl->epoll || !impl->wake || epoll_ctl(impl->epoll.fd(), EPOLL_CTL_ADD, impl->wake.fd(), &event) != 0)
-    throw CommError(CommError::Kind::refused, -1, fmt::format("epoll or eventfd: {}", errno_text(errno)));
+    throw CommError(
+        CommError::Kind::refused, -1,
+        fmt::format("rendezvous server: cannot create an epoll or eventfd descriptor: {}", errno_text(errno)));
   impl->listener.emplace(options.address, options.port, options.secret, options.job,
-                         [impl](Socket socket, const Hello& hello) {
+                         [impl](Socket socket, const HandshakeRequest& request) {
                            std::lock_guard lock(impl->mutex);
-                           impl->arrivals.emplace_back(std::move(socket), hello);
+                           impl->arrivals.emplace_back(std::move(socket), request);
                            eventfd_write(impl->wake.fd(), 1);
                          });
   impl->thread = std::thread([impl] { impl->run(); });

@@ -1,9 +1,9 @@
-// Hub: the server behind the store and the watch of one job, hosted by rank 0 or by the launcher. One authenticated
-// port (net/listener.h) and one thread that owns every connection; a client that sends half a request, or does not read
-// its answers, delays nobody. A get that has to wait is parked, not polled.
+// Hub: the server of the store and the failure detector of one job, hosted by rank 0 or by the launcher. One
+// authenticated port (net/listener.h) and one thread that owns all connections. A client that sends partial requests or
+// does not read its replies delays no other client. A get that must wait is queued, not polled.
 //
-// The process that owns the Hub destroys it last: the destructor waits up to `linger` for the other ranks to leave
-// (a second at most once one was lost, five where world sizes differ), then tells them that it ends in order.
+// The process that owns the Hub destroys it last. The destructor waits up to `linger` for the other ranks to leave (at
+// most 1 s after a rank failure, 5 s after a world size mismatch), then announces its orderly end.
 #pragma once
 
 #include <memory>
@@ -16,15 +16,15 @@
 namespace esp::net {
 
 struct HubOptions {
-  std::string address = "127.0.0.1";  // numeric
-  int port = 0;                       // 0: any free one
+  std::string address = "127.0.0.1";  // numeric IPv4 or IPv6 address to listen on
+  int port = 0;                       // port to listen on; 0: any free port
   int size = 1;
-  int hub_rank = -1;  // the rank that hosts it; -1: the launcher
-  std::string job;    // what callers must prove they are of
+  int hub_rank = -1;  // rank that hosts the Hub; -1: the launcher
+  std::string job;    // job name; callers must know it (handshake)
   Secret secret;
   Duration linger = Duration::zero();
   Duration link_timeout = NetOptions().link_timeout;
-  std::string member = "rank";  // what joins, in messages: rank or host
+  std::string member = "rank";  // name of a member in messages: rank or host
   Log log;
 };
 

@@ -1,6 +1,6 @@
-// The Hub's whole request path without sockets. The input is a script: each step names a connection and a kind and
-// gives a body, which is framed properly so that the messages behind the checksum are reached; a step may also send raw
-// bytes, close a connection or open it anew. What the Hub sends must be frames in order.
+// Fuzzes the Hub's whole request path without sockets. The input is a script: each step gives a connection, a frame
+// kind and a body. The body gets a valid frame header, so that the decoders behind the checksum are reached. A step may
+// also send raw bytes, or close or reopen a connection. The Hub's output must be a valid frame sequence.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -25,7 +25,7 @@ class Script {
     while (bytes_.size() >= 3) {
       auto step = static_cast<unsigned char>(bytes_[0]);
       int id = step % kConnections;
-      auto kind = static_cast<Kind>(bytes_[1]);
+      auto kind = static_cast<FrameKind>(bytes_[1]);
       size_t count = std::min<size_t>(static_cast<unsigned char>(bytes_[2]), bytes_.size() - 3);
       std::string_view body = bytes_.substr(3, count);
       bytes_.remove_prefix(3 + count);
@@ -41,10 +41,11 @@ class Script {
   }
 
  private:
-  // The first half are store connections, the second watches; ranks -1 to 2.
+  // Connections of the first half are store connections, those of the second half failure detector connections. Their
+  // ranks are -1 to 2.
   void open(int id) {
     live_[id] = next_++;
-    Role role = id < kConnections / 2 ? Role::store : Role::watch;
+    Role role = id < kConnections / 2 ? Role::store : Role::failure_detector;
     core_.opened(live_[id], {role, id % (kConnections / 2) - 1, "job", 0, 0});
   }
   void close(int id) { core_.closed(live_[id]); }

@@ -14,20 +14,21 @@
 namespace esp::net {
 namespace {
 
-constexpr auto kLastQuestion = std::chrono::seconds(1);  // past a join's deadline, to learn who is missing
+// how long the query for the missing ranks may take after a join has reached its deadline
+constexpr auto kMissingQueryTimeout = std::chrono::seconds(1);
 
 }  // namespace
 
 HubStore::HubStore(Socket socket, Options options, Deadline deadline)
     : socket_(std::move(socket)), options_(std::move(options)), core_(options_.server) {
-  tolerate_interruptions(socket_.fd());
+  configure_keepalive(socket_.fd());
   std::unique_lock lock(mutex_);
-  while (core_.welcome().job.empty()) {
+  while (core_.hub_info().job.empty()) {
     if (core_.broken()) core_.throw_closed();
     if (deadline.passed())
       throw CommError(CommError::Kind::timeout, -1,
-                      fmt::format("{} took the connection and then said nothing", options_.server));
-    pump(lock, deadline);
+                      fmt::format("{} accepted the connection but sent nothing before the deadline", options_.server));
+    read_once(lock, deadline);
   }
 }
 
@@ -36,7 +37,7 @@ bool HubStore::broken() {
   return core_.broken();
 }
 
-uint64_t HubStore::post(Kind kind, std::string_view body, Slot* slot, Deadline deadline) {
+uint64_t HubStore::post(FrameKind kind, std::string_view body, Slot* slot, Deadline deadline) {
   std::lock_guard write_lock(write_mutex_);
   uint64_t request = writer_.next_sequence();
   std::string bytes = writer_.encode(kind, body);
@@ -53,7 +54,7 @@ uint64_t HubStore::post(Kind kind, std::string_view body, Slot* slot, Deadline d
       continue;
     }
     if (errno == EINTR || (errno == EAGAIN && wait_for(POLLOUT, deadline))) continue;
-    // Half a frame is on its way and cannot be called back: nothing can follow it.
+    // Part of a frame has been sent and cannot be withdrawn, so the connection is unusable.
     std::lock_guard lock(mutex_);
     if (!core_.broken()) core_.closed();
     core_.forget(request);
@@ -63,13 +64,13 @@ uint64_t HubStore::post(Kind kind, std::string_view body, Slot* slot, Deadline d
   return request;
 }
 
-std::optional<HubStore::Slot> HubStore::call(Kind kind, std::string_view body, Deadline deadline) {
+std::optional<HubStore::Slot> HubStore::call(FrameKind kind, std::string_view body, Deadline deadline) {
   Slot slot;
   uint64_t request = post(kind, body, &slot, deadline);
   std::unique_lock lock(mutex_);
   while (!slot.done && !core_.broken() && !deadline.passed()) {
     if (!reading_) {
-      pump(lock, deadline);
+      read_once(lock, deadline);
     } else {
       changed_.wait_until(lock, deadline.when());
     }
@@ -78,18 +79,18 @@ std::optional<HubStore::Slot> HubStore::call(Kind kind, std::string_view body, D
   if (slot.done) return slot;
   if (core_.broken()) core_.throw_closed();
   lock.unlock();
-  post(Kind::cancel, encode_number(request), nullptr, Deadline::after(options_.timeout));
+  post(FrameKind::cancel, encode_number(request), nullptr, Deadline::after(options_.timeout));
   return {};
 }
 
-// False at the deadline, and when the host at the other end is lost.
+// Waits for socket events. Returns false at the deadline, or if the Hub's host is lost.
 bool HubStore::wait_for(short events, Deadline deadline) {
   for (;;) {
     pollfd item{socket_.fd(), events, 0};
     const Deadline look = deadline.earlier(kLinkCheckPeriod);
     if (poll(&item, 1, look.left_ms()) > 0) return true;
     LinkState host(remote_address(socket_.fd()).text(), options_.link_timeout);
-    if (host.update(unanswered_for(socket_.fd()), Log(LogLevel::off, -1))) {
+    if (host.update(unanswered_time(socket_.fd()), Log(LogLevel::off, -1))) {
       std::lock_guard lock(mutex_);
       core_.closed(fmt::format("is lost: {}", host.text()));
       return false;
@@ -98,8 +99,8 @@ bool HubStore::wait_for(short events, Deadline deadline) {
   }
 }
 
-// Reads once for everybody. Called with the lock held; it is released while waiting.
-void HubStore::pump(std::unique_lock<std::mutex>& lock, Deadline deadline) {
+// Reads once, for all threads that wait for a reply. Called with `lock` held; releases it while waiting.
+void HubStore::read_once(std::unique_lock<std::mutex>& lock, Deadline deadline) {
   reading_ = true;
   lock.unlock();
   char buffer[size_t{16} << 10];
@@ -117,39 +118,39 @@ void HubStore::pump(std::unique_lock<std::mutex>& lock, Deadline deadline) {
   changed_.notify_all();
 }
 
-HubStore::Slot HubStore::ask(Kind kind, std::string_view body, std::optional<Deadline> deadline) {
+HubStore::Slot HubStore::request(FrameKind kind, std::string_view body, std::optional<Deadline> deadline) {
   const auto begun = Clock::now();
   auto slot = call(kind, body, deadline.value_or(Deadline::after(options_.timeout)));
   if (!slot)
-    throw CommError(CommError::Kind::timeout, core_.welcome().hub_rank,
-                    fmt::format("no word from the others through {} within {:.3g} s", options_.server,
+    throw CommError(CommError::Kind::timeout, core_.hub_info().hub_rank,
+                    fmt::format("timeout: no reply from the other ranks through {} within {:.3g} s", options_.server,
                                 std::chrono::duration<double>(Clock::now() - begun).count()));
-  if (slot->kind != Kind::refused) return std::move(*slot);
-  Refusal refusal = decode_refusal(slot->rest);
-  if (refusal.usage) throw UsageError(refusal.text);
-  throw CommError(CommError::Kind::refused, -1, refusal.text);
+  if (slot->kind != FrameKind::refused) return std::move(*slot);
+  RequestError error = decode_request_error(slot->rest);
+  if (error.usage) throw UsageError(error.text);
+  throw CommError(CommError::Kind::refused, -1, error.text);
 }
 
 void HubStore::set(std::string_view key, std::string_view value) {
   check_store_sizes(key, value);
-  ask(Kind::set, encode_key_value(key, value));
+  request(FrameKind::set, encode_key_value(key, value));
 }
 
 std::string HubStore::get(std::string_view key, Deadline deadline) {
   check_store_sizes(key, {});
-  return ask(Kind::get, encode_key(key), deadline).rest;
+  return request(FrameKind::get, encode_key(key), deadline).rest;
 }
 
 std::optional<std::string> HubStore::try_get(std::string_view key) {
   check_store_sizes(key, {});
-  auto slot = ask(Kind::try_get, encode_key(key));
-  if (slot.kind == Kind::absent) return {};
+  auto slot = request(FrameKind::try_get, encode_key(key));
+  if (slot.kind == FrameKind::not_found) return {};
   return std::move(slot.rest);
 }
 
 int64_t HubStore::add(std::string_view key, int64_t delta) {
   check_store_sizes(key, {});
-  auto text = ask(Kind::add, encode_addition(key, delta)).rest;
+  auto text = request(FrameKind::add, encode_add_request(key, delta)).rest;
   int64_t sum = 0;
   std::from_chars(text.data(), text.data() + text.size(), sum);
   return sum;
@@ -157,20 +158,20 @@ int64_t HubStore::add(std::string_view key, int64_t delta) {
 
 void HubStore::erase(std::string_view key) {
   check_store_sizes(key, {});
-  ask(Kind::erase, encode_key(key));
+  request(FrameKind::erase, encode_key(key));
 }
 
-std::vector<Peer> HubStore::join(const Join& mine, Deadline deadline) {
-  auto slot = call(Kind::join, encode_join(mine), deadline);
-  if (slot && slot->kind == Kind::table) return decode_table(slot->rest);
+std::vector<Peer> HubStore::join(const JoinRequest& mine, Deadline deadline) {
+  auto slot = call(FrameKind::join, encode_join_request(mine), deadline);
+  if (slot && slot->kind == FrameKind::table) return decode_table(slot->rest);
   if (slot) {
-    Refusal refusal = decode_refusal(slot->rest);
-    if (refusal.usage) throw UsageError(refusal.text);
-    throw CommError(CommError::Kind::lost, -1, refusal.text);
+    RequestError error = decode_request_error(slot->rest);
+    if (error.usage) throw UsageError(error.text);
+    throw CommError(CommError::Kind::lost, -1, error.text);
   }
-  auto roll = call(Kind::roll, {}, Deadline::after(kLastQuestion));
+  auto missing = call(FrameKind::list_missing, {}, Deadline::after(kMissingQueryTimeout));
   throw CommError(CommError::Kind::timeout, -1,
-                  roll ? roll->rest : fmt::format("{} does not answer any more", options_.server));
+                  missing ? missing->rest : fmt::format("{} no longer answers", options_.server));
 }
 
 }  // namespace esp::net

@@ -1,5 +1,5 @@
-// HubStore: the store as a client of the Hub, over one authenticated connection. Any number of threads may call at
-// once; there is no thread of its own: of those that wait for an answer one reads for all.
+// HubStore: the store as a client of the Hub, over one authenticated connection. Thread-safe. It owns no thread: one of
+// the callers that wait for a reply reads for all of them.
 #pragma once
 
 #include <condition_variable>
@@ -9,25 +9,25 @@
 
 #include "esp/net/socket.h"
 #include "esp/net/store.h"
-#include "esp/net/store/client_core.h"
 #include "esp/net/store/frames.h"
 #include "esp/net/store/messages.h"
+#include "esp/net/store/store_client_core.h"
 
 namespace esp::net {
 
 class HubStore final : public Store {
  public:
   struct Options {
-    Duration timeout = NetOptions().start_timeout;  // of the calls that take no deadline
+    Duration timeout = NetOptions().start_timeout;  // limit of calls that have no deadline parameter
     Duration link_timeout = NetOptions().link_timeout;
-    std::string server = "rank 0";  // who hosts the Hub, in messages
+    std::string server = "rank 0";  // where the Hub runs, for messages
   };
-  // `socket` comes from connect_to with Role::store. Reads the Hub's welcome.
+  // `socket` comes from connect_to with Role::store. The constructor waits for the Hub's hub_info frame.
   HubStore(Socket socket, Options options, Deadline deadline);
 
-  const Welcome& welcome() const { return core_.welcome(); }
+  const HubInfo& hub_info() const { return core_.hub_info(); }
   int fd() const { return socket_.fd(); }
-  // The Hub has closed the connection, or what it sent could not be read.
+  // True if the Hub has closed the connection or sent invalid data.
   bool broken();
 
   void set(std::string_view key, std::string_view value) override;
@@ -36,30 +36,30 @@ class HubStore final : public Store {
   int64_t add(std::string_view key, int64_t delta) override;
   void erase(std::string_view key) override;
 
-  // Publishes this rank's Peer and returns everybody's, by rank, once all have joined. CommError(timeout) says who is
-  // missing.
-  std::vector<Peer> join(const Join& mine, Deadline deadline);
+  // Publishes this rank's Peer and returns the Peers of all ranks, by rank, once all have joined. CommError(timeout)
+  // names the missing ranks.
+  std::vector<Peer> join(const JoinRequest& mine, Deadline deadline);
 
  private:
-  using Slot = ClientCore::Slot;
+  using Slot = StoreClientCore::Slot;
 
-  // The answer to one request; nothing at the deadline.
-  std::optional<Slot> call(Kind kind, std::string_view body, Deadline deadline);
-  Slot ask(Kind kind, std::string_view body, std::optional<Deadline> deadline = {});
+  // Sends one request and returns its reply; empty at the deadline.
+  std::optional<Slot> call(FrameKind kind, std::string_view body, Deadline deadline);
+  Slot request(FrameKind kind, std::string_view body, std::optional<Deadline> deadline = {});
   bool wait_for(short events, Deadline deadline);
-  uint64_t post(Kind kind, std::string_view body, Slot* slot, Deadline deadline);
-  void pump(std::unique_lock<std::mutex>& lock, Deadline deadline);
+  uint64_t post(FrameKind kind, std::string_view body, Slot* slot, Deadline deadline);
+  void read_once(std::unique_lock<std::mutex>& lock, Deadline deadline);
 
   Socket socket_;
   const Options options_;
 
-  std::mutex write_mutex_;  // guards the writer and what goes out on the socket; taken before mutex_
+  std::mutex write_mutex_;  // guards the writer and writes to the socket; locked before mutex_
   FrameWriter writer_;
 
-  std::mutex mutex_;  // guards all below, and what comes in
+  std::mutex mutex_;  // guards the members below and reads from the socket
   std::condition_variable changed_;
-  ClientCore core_;
-  bool reading_ = false;  // a thread is reading for all
+  StoreClientCore core_;
+  bool reading_ = false;  // true while one thread reads for all waiting threads
 };
 
 }  // namespace esp::net

@@ -9,10 +9,11 @@ namespace esp::net {
 
 void check_store_sizes(std::string_view key, std::string_view value) {
   if (key.empty() || key.size() > kMaxKeyBytes)
-    throw UsageError(fmt::format("a store key has 1 to {} bytes, {} given", kMaxKeyBytes, key.size()));
+    throw UsageError(
+        fmt::format("key of the rendezvous store: got {} bytes; expected 1 to {}", key.size(), kMaxKeyBytes));
   if (value.size() > kMaxValueBytes)
     throw UsageError(
-        fmt::format("a store value has at most {} bytes, {} given for \"{}\"", kMaxValueBytes, value.size(), key));
+        fmt::format("value in the rendezvous store: got {} bytes; expected at most {}", value.size(), kMaxValueBytes));
 }
 
 }  // namespace esp::net

@@ -1,11 +1,11 @@
-// What every store refuses alike.
+// Limits shared by all stores.
 #pragma once
 
 #include <string_view>
 
 namespace esp::net {
 
-// UsageError when the key is empty or too long, or the value too long.
+// UsageError if the key is empty or too long, or if the value is too long.
 void check_store_sizes(std::string_view key, std::string_view value);
 
 }  // namespace esp::net

@@ -1,4 +1,4 @@
-// The store of ranks that are threads of one process: a map and a condition variable.
+// MemoryStore: the store of ranks that are threads of one process (a map and a condition variable).
 #pragma once
 
 #include <condition_variable>

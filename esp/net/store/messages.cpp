@@ -6,7 +6,7 @@
 namespace esp::net {
 namespace {
 
-constexpr size_t kMaxNameBytes = 256;  // of a host, an address, a job
+constexpr size_t kMaxNameBytes = 256;  // name of a host, an address or a job
 
 [[noreturn]] void corrupt(const char* what) {
   throw CommError(CommError::Kind::corrupt, -1, what);
@@ -14,7 +14,7 @@ constexpr size_t kMaxNameBytes = 256;  // of a host, an address, a job
 
 int take_rank(ByteReader& reader, int least = 0) {
   auto rank = reader.get<int32_t>();
-  if (rank < least || rank >= kMaxWorldSize) corrupt("a message names a rank that cannot be");
+  if (rank < least || rank >= kMaxWorldSize) corrupt("wire message: contains an invalid rank");
   return rank;
 }
 
@@ -25,7 +25,7 @@ void put_members(ByteWriter& writer, const std::vector<int>& members) {
 
 std::vector<int> take_members(ByteReader& reader) {
   auto count = reader.get<uint32_t>();
-  if (count > reader.left() / sizeof(int32_t)) corrupt("a message names more members than it holds");
+  if (count > reader.left() / sizeof(int32_t)) corrupt("wire message: has fewer members than its count");
   std::vector<int> members;
   members.reserve(count);
   for (uint32_t i = 0; i < count; ++i) members.push_back(take_rank(reader));
@@ -49,24 +49,24 @@ Peer take_peer(ByteReader& reader) {
 
 std::string take_key(ByteReader& reader) {
   auto key = reader.text(kMaxKeyBytes);
-  if (key.empty()) corrupt("a message with an empty key");
+  if (key.empty()) corrupt("wire message: its key is empty");
   return std::string(key);
 }
 
-// Words for people; a zero in them would cut them short on their way through an exception.
+// Reads human-readable text. A zero byte is refused, because it would truncate the what() of an exception.
 std::string take_words(ByteReader& reader) {
   auto words = reader.text(kMaxTextBytes);
-  if (words.find('\0') != std::string_view::npos) corrupt("a message with a zero in its text");
+  if (words.find('\0') != std::string_view::npos) corrupt("wire message: its text contains a zero byte");
   return std::string(words);
 }
 
 bool take_bool(ByteReader& reader) {
   auto byte = reader.get<uint8_t>();
-  if (byte > 1) corrupt("a message with a truth value that is neither");
+  if (byte > 1) corrupt("wire message: a boolean is neither 0 nor 1");
   return byte == 1;
 }
 
-// Runs a decoder over a body and insists that it used all of it.
+// Runs a decoder over a body and checks that it consumed all bytes.
 template <typename Decode>
 auto whole(std::string_view body, Decode decode) {
   ByteReader reader(body);
@@ -97,53 +97,53 @@ std::string decode_key(std::string_view body) {
   return whole(body, take_key);
 }
 
-std::string encode_addition(std::string_view key, int64_t delta) {
+std::string encode_add_request(std::string_view key, int64_t delta) {
   return ByteWriter().text(key).put(delta).take();
 }
 
-Addition decode_addition(std::string_view body) {
+AddRequest decode_add_request(std::string_view body) {
   return whole(body, [](ByteReader& reader) {
-    Addition addition;
-    addition.key = take_key(reader);
-    addition.delta = reader.get<int64_t>();
-    return addition;
+    AddRequest add_request;
+    add_request.key = take_key(reader);
+    add_request.delta = reader.get<int64_t>();
+    return add_request;
   });
 }
 
-std::string encode_reply(uint64_t request, std::string_view rest) {
+std::string encode_store_reply(uint64_t request, std::string_view rest) {
   return ByteWriter().put(request).raw(rest).take();
 }
 
-Reply decode_reply(std::string_view body) {
+StoreReply decode_store_reply(std::string_view body) {
   return whole(body, [](ByteReader& reader) {
-    Reply reply;
+    StoreReply reply;
     reply.request = reader.get<uint64_t>();
     reply.rest = reader.rest();
     return reply;
   });
 }
 
-std::string encode_refusal(const Refusal& refusal) {
-  return ByteWriter().put(uint8_t{refusal.usage}).text(refusal.text.substr(0, kMaxTextBytes)).take();
+std::string encode_request_error(const RequestError& error) {
+  return ByteWriter().put(uint8_t{error.usage}).text(error.text.substr(0, kMaxTextBytes)).take();
 }
 
-Refusal decode_refusal(std::string_view rest) {
+RequestError decode_request_error(std::string_view rest) {
   return whole(rest, [](ByteReader& reader) {
     bool usage = take_bool(reader);
-    return Refusal{usage, take_words(reader)};
+    return RequestError{usage, take_words(reader)};
   });
 }
 
-std::string encode_join(const Join& join) {
+std::string encode_join_request(const JoinRequest& join) {
   ByteWriter writer;
   writer.put(static_cast<int32_t>(join.rank)).put(static_cast<int32_t>(join.size));
   put_peer(writer, join.peer);
   return writer.take();
 }
 
-Join decode_join(std::string_view body) {
+JoinRequest decode_join_request(std::string_view body) {
   return whole(body, [](ByteReader& reader) {
-    Join join;
+    JoinRequest join;
     join.rank = take_rank(reader);
     join.size = reader.get<int32_t>();
     join.peer = take_peer(reader);
@@ -161,21 +161,22 @@ std::string encode_table(const std::vector<Peer>& peers) {
 std::vector<Peer> decode_table(std::string_view rest) {
   return whole(rest, [](ByteReader& reader) {
     auto count = reader.get<uint32_t>();
-    if (count > static_cast<uint32_t>(kMaxWorldSize)) corrupt("a table of more ranks than can be");
+    if (count > static_cast<uint32_t>(kMaxWorldSize))
+      corrupt("wire message: its peer table exceeds the maximum world size");
     std::vector<Peer> peers;
     for (uint32_t i = 0; i < count; ++i) peers.push_back(take_peer(reader));
     return peers;
   });
 }
 
-std::string encode_welcome(const Welcome& welcome) {
-  return ByteWriter().text(welcome.job).put(static_cast<int32_t>(welcome.hub_rank)).take();
+std::string encode_hub_info(const HubInfo& hub_info) {
+  return ByteWriter().text(hub_info.job).put(static_cast<int32_t>(hub_info.hub_rank)).take();
 }
 
-Welcome decode_welcome(std::string_view body) {
+HubInfo decode_hub_info(std::string_view body) {
   return whole(body, [](ByteReader& reader) {
     std::string job(reader.text(kMaxNameBytes));
-    return Welcome{job, take_rank(reader, -1)};
+    return HubInfo{job, take_rank(reader, -1)};
   });
 }
 
@@ -189,22 +190,22 @@ uint64_t decode_number(std::string_view body) {
 
 int decode_rank(std::string_view body) {
   uint64_t number = decode_number(body);
-  if (number >= static_cast<uint64_t>(kMaxWorldSize)) corrupt("a message names a rank that cannot be");
+  if (number >= static_cast<uint64_t>(kMaxWorldSize)) corrupt("wire message: contains an invalid rank");
   return static_cast<int>(number);
 }
 
-std::string encode_loss(const Loss& loss) {
-  return ByteWriter().put(static_cast<int32_t>(loss.rank)).text(loss.how.substr(0, kMaxTextBytes)).take();
+std::string encode_rank_failure(const RankFailure& failure) {
+  return ByteWriter().put(static_cast<int32_t>(failure.rank)).text(failure.how.substr(0, kMaxTextBytes)).take();
 }
 
-Loss decode_loss(std::string_view body) {
+RankFailure decode_rank_failure(std::string_view body) {
   return whole(body, [](ByteReader& reader) {
     int rank = take_rank(reader);
-    return Loss{rank, take_words(reader)};
+    return RankFailure{rank, take_words(reader)};
   });
 }
 
-std::string encode_abort(const Abort& abort) {
+std::string encode_abort(const AbortMessage& abort) {
   ByteWriter writer;
   writer.put(abort.group).put(static_cast<uint8_t>(abort.cause.kind())).put(static_cast<int32_t>(abort.cause.peer()));
   writer.text(std::string_view(abort.cause.what()).substr(0, kMaxTextBytes));
@@ -212,12 +213,13 @@ std::string encode_abort(const Abort& abort) {
   return writer.take();
 }
 
-Abort decode_abort(std::string_view body) {
+AbortMessage decode_abort(std::string_view body) {
   return whole(body, [](ByteReader& reader) {
-    Abort abort;
+    AbortMessage abort;
     abort.group = reader.get<uint64_t>();
     auto kind = reader.get<uint8_t>();
-    if (kind > static_cast<uint8_t>(CommError::Kind::aborted)) corrupt("an abort of no known kind");
+    if (kind > static_cast<uint8_t>(CommError::Kind::aborted))
+      corrupt("wire message: an abort has an unknown kind of error");
     int peer = take_rank(reader, -1);
     std::string text = take_words(reader);
     abort.cause = CommError(static_cast<CommError::Kind>(kind), peer, text);
@@ -226,45 +228,45 @@ Abort decode_abort(std::string_view body) {
   });
 }
 
-std::string encode_ask(const Ask& ask) {
+std::string encode_position_query(const PositionQuery& query) {
   ByteWriter writer;
-  writer.put(ask.id).put(ask.group);
-  put_members(writer, ask.members);
+  writer.put(query.id).put(query.group);
+  put_members(writer, query.members);
   return writer.take();
 }
 
-Ask decode_ask(std::string_view body) {
+PositionQuery decode_position_query(std::string_view body) {
   return whole(body, [](ByteReader& reader) {
-    Ask ask;
-    ask.id = reader.get<uint64_t>();
-    ask.group = reader.get<uint64_t>();
-    ask.members = take_members(reader);
-    return ask;
+    PositionQuery query;
+    query.id = reader.get<uint64_t>();
+    query.group = reader.get<uint64_t>();
+    query.members = take_members(reader);
+    return query;
   });
 }
 
-std::string encode_report(const Report& report) {
-  const Standing& standing = report.standing;
+std::string encode_position_report(const PositionReport& report) {
+  const CallPosition& position = report.position;
   ByteWriter writer;
   writer.put(report.id).put(report.group).put(static_cast<int32_t>(report.rank));
-  writer.put(uint8_t{standing.answered}).put(uint8_t{standing.inside});
-  writer.put(standing.entered.sequence).put(standing.entered.what).put(standing.entered.count);
-  writer.put(standing.entered.schedule);
+  writer.put(uint8_t{position.answered}).put(uint8_t{position.inside});
+  writer.put(position.entered.sequence).put(position.entered.what).put(position.entered.count);
+  writer.put(position.entered.schedule);
   return writer.take();
 }
 
-Report decode_report(std::string_view body) {
+PositionReport decode_position_report(std::string_view body) {
   return whole(body, [](ByteReader& reader) {
-    Report report;
+    PositionReport report;
     report.id = reader.get<uint64_t>();
     report.group = reader.get<uint64_t>();
     report.rank = take_rank(reader);
-    report.standing.answered = take_bool(reader);
-    report.standing.inside = take_bool(reader);
-    report.standing.entered.sequence = reader.get<uint64_t>();
-    report.standing.entered.what = reader.get<uint64_t>();
-    report.standing.entered.count = reader.get<uint64_t>();
-    report.standing.entered.schedule = reader.get<uint32_t>();
+    report.position.answered = take_bool(reader);
+    report.position.inside = take_bool(reader);
+    report.position.entered.sequence = reader.get<uint64_t>();
+    report.position.entered.what = reader.get<uint64_t>();
+    report.position.entered.count = reader.get<uint64_t>();
+    report.position.entered.schedule = reader.get<uint32_t>();
     return report;
   });
 }

@@ -1,4 +1,4 @@
-// One suite over every store.
+// Tests that every implementation of Store must pass.
 #include "esp/net/store.h"
 
 #include <atomic>
@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "esp/base/error.h"
-#include "esp/net/forked.h"
+#include "esp/net/child_process.h"
 #include "esp/net/handshake.h"
 #include "esp/net/store/file_store.h"
 #include "esp/net/store/hub.h"
@@ -27,7 +27,7 @@ Deadline soon() {
   return Deadline::after_ms(20'000);
 }
 
-// A store and a second view of it, as another rank would have.
+// A store and a second client of it, as another rank would have.
 class Pair {
  public:
   virtual ~Pair() = default;
@@ -76,8 +76,8 @@ HubOptions hub_options(int size) {
 }
 
 std::unique_ptr<HubStore> connect(const Hub& hub, int rank) {
-  Hello hello{Role::store, rank, "job", 0, 0};
-  auto socket = connect_to(hub.address(), hub.port(), Secret(std::string(32, 's')), hello, "", soon());
+  HandshakeRequest request{Role::store, rank, "job", 0, 0};
+  auto socket = connect_to(hub.address(), hub.port(), Secret(std::string(32, 's')), request, "", soon());
   return std::make_unique<HubStore>(std::move(socket), HubStore::Options{std::chrono::seconds(20)}, soon());
 }
 
@@ -96,21 +96,21 @@ struct Row {
   std::function<std::unique_ptr<Pair>()> make;
 };
 
-class StoreSuite : public testing::TestWithParam<Row> {
+class StoreTest : public testing::TestWithParam<Row> {
  protected:
   std::unique_ptr<Pair> pair_ = GetParam().make();
   Store& one_ = pair_->one();
   Store& other_ = pair_->other();
 };
 
-TEST_P(StoreSuite, WhatOneSetsTheOtherGets) {
+TEST_P(StoreTest, OneClientGetsValueSetByAnother) {
   one_.set("greeting", "hello");
   EXPECT_EQ(other_.get("greeting", soon()), "hello");
   other_.set("greeting", "goodbye");
   EXPECT_EQ(one_.try_get("greeting"), "goodbye");
 }
 
-TEST_P(StoreSuite, ValuesAreBytes) {
+TEST_P(StoreTest, KeepsArbitraryBytesInValues) {
   std::string all;
   for (int i = 0; i < 256; ++i) all += static_cast<char>(i);
   one_.set("bytes", all);
@@ -119,7 +119,7 @@ TEST_P(StoreSuite, ValuesAreBytes) {
   EXPECT_EQ(other_.try_get("empty"), "");
 }
 
-TEST_P(StoreSuite, KeysAreBytesAndDistinct) {
+TEST_P(StoreTest, KeepsKeysOfArbitraryBytesDistinct) {
   std::string long_a = std::string(kMaxKeyBytes - 1, '/') + "a", long_b = std::string(kMaxKeyBytes - 1, '/') + "b";
   int i = 0;
   std::vector<std::string> keys = {"a/b", "a%2fb", "a b", "..", "A/b", long_a, long_b, std::string("a\0b", 3)};
@@ -128,7 +128,7 @@ TEST_P(StoreSuite, KeysAreBytesAndDistinct) {
   for (const auto& key : keys) EXPECT_EQ(other_.try_get(key), std::to_string(i++));
 }
 
-TEST_P(StoreSuite, GetWaitsForTheKey) {
+TEST_P(StoreTest, GetWaitsUntilKeyIsSet) {
   std::atomic<bool> set = false;
   std::thread setter([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -140,7 +140,7 @@ TEST_P(StoreSuite, GetWaitsForTheKey) {
   setter.join();
 }
 
-TEST_P(StoreSuite, GetEndsAtItsDeadline) {
+TEST_P(StoreTest, GetTimesOutAtDeadline) {
   try {
     one_.get("never", Deadline::after_ms(20));
     FAIL() << "the key was not set";
@@ -148,10 +148,10 @@ TEST_P(StoreSuite, GetEndsAtItsDeadline) {
     EXPECT_EQ(error.kind(), CommError::Kind::timeout);
   }
   one_.set("never", "after all");
-  EXPECT_EQ(one_.get("never", soon()), "after all") << "a call given up leaves no trace";
+  EXPECT_EQ(one_.get("never", soon()), "after all") << "a get that timed out must not affect later calls";
 }
 
-TEST_P(StoreSuite, AddCountsEveryAdditionOnce) {
+TEST_P(StoreTest, AddCountsEveryCallOnce) {
   constexpr int kThreads = 4, kEach = 50;
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t)
@@ -163,7 +163,7 @@ TEST_P(StoreSuite, AddCountsEveryAdditionOnce) {
   EXPECT_EQ(other_.get("counter", soon()), std::to_string(kThreads * kEach - 1));
 }
 
-TEST_P(StoreSuite, AddRefusesWhatIsNoNumberAndWhatOverflows) {
+TEST_P(StoreTest, AddRejectsNonNumbersAndOverflow) {
   one_.set("text", "12x");
   EXPECT_THROW(one_.add("text", 1), UsageError);
   EXPECT_EQ(one_.try_get("text"), "12x");
@@ -172,14 +172,14 @@ TEST_P(StoreSuite, AddRefusesWhatIsNoNumberAndWhatOverflows) {
   EXPECT_EQ(one_.add("big", 0), INT64_MAX);
 }
 
-TEST_P(StoreSuite, EraseForgets) {
+TEST_P(StoreTest, EraseRemovesKey) {
   one_.set("key", "value");
   other_.erase("key");
   other_.erase("key");
   EXPECT_EQ(one_.try_get("key"), std::nullopt);
 }
 
-TEST_P(StoreSuite, RefusesKeysAndValuesOutOfBounds) {
+TEST_P(StoreTest, RejectsKeysAndValuesOutOfBounds) {
   EXPECT_THROW(one_.set("", "x"), UsageError);
   EXPECT_THROW(one_.set(std::string(kMaxKeyBytes + 1, 'k'), "x"), UsageError);
   EXPECT_THROW(one_.set("k", std::string(kMaxValueBytes + 1, 'v')), UsageError);
@@ -187,7 +187,7 @@ TEST_P(StoreSuite, RefusesKeysAndValuesOutOfBounds) {
   EXPECT_EQ(other_.get(std::string(kMaxKeyBytes, 'k'), soon()).size(), kMaxValueBytes);
 }
 
-TEST_P(StoreSuite, ThreadsOfOneClientDoNotMixTheirAnswers) {
+TEST_P(StoreTest, EachThreadOfClientGetsItsReplies) {
   std::vector<std::thread> threads;
   std::atomic<int> right = 0;
   for (int t = 0; t < 8; ++t)
@@ -206,46 +206,46 @@ TEST_P(StoreSuite, ThreadsOfOneClientDoNotMixTheirAnswers) {
 const Row kRows[] = {{"memory", [] { return std::make_unique<MemoryPair>(); }},
                      {"file", [] { return std::make_unique<FilePair>(); }},
                      {"hub", [] { return std::make_unique<HubPair>(); }}};
-INSTANTIATE_TEST_SUITE_P(Every, StoreSuite, testing::ValuesIn(kRows),
+INSTANTIATE_TEST_SUITE_P(Stores, StoreTest, testing::ValuesIn(kRows),
                          [](const auto& row) { return std::string(row.param.name); });
 
-TEST(FileStore, WorksAcrossProcesses) {
+TEST(FileStore, SharesValuesAcrossProcesses) {
   Directory directory;
-  std::vector<Forked> children;
+  std::vector<ChildProcess> children;
   for (int child = 0; child < 3; ++child)
-    children.emplace_back([&](Forked& parent) {
+    children.emplace_back([&](ChildProcess& parent) {
       FileStore store(directory.path());
       for (int i = 0; i < 40; ++i) store.add("counter", 1);
-      parent.say(store.get("go", soon()));
+      parent.write_line(store.get("go", soon()));
     });
   FileStore store(directory.path());
   store.set("go", "now");
-  for (Forked& child : children) EXPECT_EQ(child.hear(), "now");
+  for (ChildProcess& child : children) EXPECT_EQ(child.read_line(), "now");
   EXPECT_EQ(store.add("counter", 0), 120);
 }
 
-TEST(FileStore, SweepsDraftsOfTheDeadWhateverTheClockSays) {
+TEST(FileStore, RemovesTemporaryFilesOfDeadProcesses) {
   Directory directory;
-  const std::string draft = directory.path() + "/draft-0123";
-  std::ofstream(draft) << "half";
+  const std::string temporary = directory.path() + "/temporary-0123";
+  std::ofstream(temporary) << "half";
   FileStore store(directory.path());
-  EXPECT_FALSE(std::filesystem::exists(draft));
+  EXPECT_FALSE(std::filesystem::exists(temporary));
 }
 
-TEST(FileStore, RefusesADirectoryOthersMayWriteTo) {
+TEST(FileStore, RejectsDirectoryWritableByOthers) {
   Directory directory;
   std::filesystem::permissions(directory.path(), std::filesystem::perms::all);
   EXPECT_THROW(FileStore(directory.path()), IoError);
 }
 
-TEST(HubStore, SaysWhenTheStoreIsFull) {
+TEST(HubStore, ReportsFullStore) {
   Hub hub(hub_options(1));
   auto store = connect(hub, 0);
   std::string value(kMaxValueBytes, 'v');
   int kept = 0;
   try {
     for (; kept < 2000; ++kept) store->set(std::to_string(kept), value);
-    FAIL() << "128 MiB went into 64";
+    FAIL() << "the store accepted 128 MiB; its limit is 64 MiB";
   } catch (const CommError& error) {
     EXPECT_EQ(error.kind(), CommError::Kind::refused);
   }
@@ -254,7 +254,7 @@ TEST(HubStore, SaysWhenTheStoreIsFull) {
   store->set("again", value);
 }
 
-TEST(HubStore, SaysWhenTheHubIsGone) {
+TEST(HubStore, ReportsClosedHub) {
   auto hub = std::make_unique<Hub>(hub_options(1));
   auto store = connect(*hub, 0);
   std::thread closer([&] {
@@ -263,7 +263,7 @@ TEST(HubStore, SaysWhenTheHubIsGone) {
   });
   try {
     store->get("key", soon());
-    FAIL() << "the hub is gone";
+    FAIL() << "get() returned, but the Hub is closed";
   } catch (const CommError& error) {
     EXPECT_EQ(error.kind(), CommError::Kind::lost);
     EXPECT_STREQ(error.what(), "rank 0 closed its connection");

@@ -1,6 +1,6 @@
-// The crc32 instruction takes 8 bytes with a latency of three cycles and a throughput of one. Three runs over
-// neighbouring blocks therefore go side by side; a table then carries the first two across the block that follows
-// them (a CRC over zeros is linear in the CRC it starts from, so four look-ups do it).
+// The crc32 instruction processes 8 bytes with a latency of three cycles and a throughput of one per cycle. Three CRCs
+// over adjacent blocks are therefore computed in parallel. To join them, a table advances each of the first two CRCs
+// over the block that follows it. Four look-ups suffice, because the CRC of zeros is linear in its initial value.
 #include "esp/net/tcp/crc32c.h"
 
 #include <array>
@@ -10,7 +10,7 @@ namespace esp::net {
 namespace {
 
 constexpr uint32_t kPolynomial = 0x82f63b78u;
-constexpr size_t kBlock = 4096;  // bytes of one of three runs
+constexpr size_t kBlock = 4096;  // bytes of each of the three blocks
 
 constexpr std::array<uint32_t, 256> make_table() {
   std::array<uint32_t, 256> table{};

@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli, reflected, as in iSCSI): guards frame headers always and payloads when asked.
+// CRC-32C (Castagnoli, reflected, as in iSCSI). It protects frame headers always, and payloads if configured.
 #pragma once
 
 #include <cstddef>
@@ -6,10 +6,10 @@
 
 namespace esp::net {
 
-// Continues `crc` (0 to begin with) over more bytes, so that crc32c(crc32c(0, a), b) is that of a followed by b.
+// Continues `crc` (initially 0) over more bytes: crc32c(crc32c(0, a), b) equals the CRC of a followed by b.
 uint32_t crc32c(uint32_t crc, const void* data, size_t bytes);
 
-// One table look-up per byte: what the fast one is held to, and what runs where the instruction is missing.
+// Reference implementation with one table look-up per byte: for tests, and for CPUs without the instruction.
 uint32_t crc32c_reference(uint32_t crc, const void* data, size_t bytes);
 
 }  // namespace esp::net

@@ -30,7 +30,7 @@ Word take(const std::byte* wire) {
 void require(bool holds, int peer, const char* what, uint64_t given) {
   if (holds) return;
   throw CommError(CommError::Kind::corrupt, peer,
-                  fmt::format("rank {} sent a damaged frame: {} is {:#x}", peer, what, given));
+                  fmt::format("rank {} sent a damaged frame: its {} is {:#x}", peer, what, given));
 }
 
 }  // namespace
@@ -89,7 +89,8 @@ int num_stripes(size_t message_bytes, int num_streams) {
 Stripe stripe_of(size_t message_bytes, int num_stripes, int stripe) {
   size_t count = static_cast<size_t>(num_stripes), k = static_cast<size_t>(stripe);
   if (count == 1) return {0, message_bytes};
-  size_t each = message_bytes / count / kPage * kPage;  // rounded down, so that the last is never empty
+  // rounded down to whole pages, so that the last stripe is never empty
+  size_t each = message_bytes / count / kPage * kPage;
   return {each * k, k + 1 == count ? message_bytes - each * k : each};
 }
 

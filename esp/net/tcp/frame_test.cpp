@@ -25,13 +25,13 @@ FrameHeader example() {
           true};
 }
 
-TEST(Crc32c, KnowsThePublishedVectors) {
+TEST(Crc32c, MatchesPublishedCrcVectors) {
   EXPECT_EQ(crc32c(0, "123456789", 9), 0xe3069283u);
   EXPECT_EQ(crc32c(0, std::string(32, '\0').data(), 32), 0x8a9136aau);
   EXPECT_EQ(crc32c(0, std::string(32, '\xff').data(), 32), 0x62a8ab43u);
 }
 
-TEST(Crc32c, EqualsTheTableAtEverySizeAndSplit) {
+TEST(Crc32c, MatchesReferenceAtEverySizeAndSplit) {
   std::vector<unsigned char> data(40000);
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<unsigned char>(random_bits(7, 1, i));
   for (size_t bytes : {0, 1, 7, 8, 63, 4095, 12287, 12288, 12289, 24576, 39999}) {
@@ -42,7 +42,7 @@ TEST(Crc32c, EqualsTheTableAtEverySizeAndSplit) {
   }
 }
 
-TEST(TcpFrame, LiesOnTheWireAsDocumented) {
+TEST(TcpFrame, MatchesDocumentedLayout) {
   Wire wire;
   encode_frame(example(), wire);
   const unsigned char expected[] = {'E',  'S',  'P',  'F',  1,    1,    1,    2,    8,    7,    6,    5,
@@ -55,7 +55,7 @@ TEST(TcpFrame, LiesOnTheWireAsDocumented) {
   EXPECT_EQ(decode_u32(&wire[60]), crc32c_reference(0, expected, 60));
 }
 
-TEST(TcpFrame, ComesBackAsItWas) {
+TEST(TcpFrame, RoundTripsHeader) {
   Wire wire;
   FrameHeader header = example();
   header.message_bytes = kMaxMessageBytes;
@@ -63,7 +63,7 @@ TEST(TcpFrame, ComesBackAsItWas) {
   EXPECT_EQ(decode_frame(wire, 3), header);
 }
 
-TEST(TcpFrame, NoticesEverySingleFlippedBit) {
+TEST(TcpFrame, DetectsEveryFlippedBit) {
   Wire wire;
   FrameHeader header = example();
   header.message_bytes = 1000;
@@ -73,7 +73,7 @@ TEST(TcpFrame, NoticesEverySingleFlippedBit) {
     damaged[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
     try {
       decode_frame(damaged, 3);
-      FAIL() << "bit " << bit << " went unnoticed";
+      FAIL() << "bit " << bit << " was flipped and not detected";
     } catch (const CommError& error) {
       EXPECT_EQ(error.kind(), CommError::Kind::corrupt);
       EXPECT_EQ(error.peer(), 3);
@@ -81,7 +81,7 @@ TEST(TcpFrame, NoticesEverySingleFlippedBit) {
   }
 }
 
-TEST(TcpFrame, RefusesLengthsAndStripesThatMakeNoSense) {
+TEST(TcpFrame, RejectsInvalidLengthsAndStripes) {
   Wire wire;
   for (auto spoil :
        {+[](FrameHeader& h) { h.message_bytes = kMaxMessageBytes + 1; }, +[](FrameHeader& h) { h.num_stripes = 0; },
@@ -94,7 +94,7 @@ TEST(TcpFrame, RefusesLengthsAndStripesThatMakeNoSense) {
   }
 }
 
-TEST(TcpStripes, CoverTheMessageOnceInWholePages) {
+TEST(TcpStripes, CoverMessageOnceInWholePages) {
   for (size_t bytes : {size_t{0}, size_t{1}, kStripeFromBytes - 1, kStripeFromBytes, kStripeFromBytes + 16 * 4096 - 1,
                        size_t{16} << 20, (size_t{64} << 20) + 13})
     for (int streams : {1, 2, 3, 7, 16, 40}) {

@@ -1,6 +1,7 @@
-// tcp: messages over connections made on first use, `streams_per_peer` of them per pair and group. The lower world rank
-// dials, the higher takes the connection from its listener; both only when one of their transfers needs it. No thread
-// of its own: the communicator's thread reads and writes the sockets, and sleeps in epoll where a fault wakes it too.
+// tcp: messages over TCP connections, `streams_per_peer` of them per pair of ranks and group. The lower world rank
+// connects; the higher one takes the connection from its listener. Each side does this when one of its transfers first
+// needs the connection. There is no thread: the communicator's thread reads and writes the sockets. It sleeps in epoll,
+// where a recorded failure also wakes it.
 #pragma once
 
 #include <memory>

@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "esp/base/error.h"
+#include "esp/net/failure_detector.h"
 #include "esp/net/tcp/frame.h"
 #include "esp/net/tcp/test_world.h"
-#include "esp/net/watch.h"
 
 namespace esp::net {
 namespace {
@@ -21,21 +21,21 @@ constexpr auto kLong = std::chrono::seconds(60);
 
 using Body = std::function<void(World& world, Transport& transport)>;
 
-// Ranks as threads, each with a world, a listener and connections of its own. What a rank throws fails the test.
+// Runs ranks as threads, each with its own world, listener and connections. An exception in a rank fails the test.
 void run_ranks(int size, const NetOptions& options, const Body& body, const std::string& address = "127.0.0.1",
-               bool one_host = false, bool sealed = false) {
+               bool one_host = false, bool encrypted = false) {
   std::vector<std::unique_ptr<World>> worlds;
   std::vector<int> ports;
   for (int rank = 0; rank < size; ++rank) {
-    worlds.push_back(listening_world(rank, size, options, address, sealed));
+    worlds.push_back(make_listening_world(rank, size, options, address, encrypted));
     ports.push_back(worlds.back()->listener->port());
   }
   std::vector<std::thread> threads;
   for (auto& world : worlds) {
-    introduce(*world, ports, one_host);
+    set_peers(*world, ports, one_host);
     threads.emplace_back([&body, &world = *world] {
       try {
-        auto transport = open_tcp(world, world.everyone());
+        auto transport = open_tcp(world, world.world_group());
         body(world, *transport);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << world.rank << ": " << error.what();
@@ -50,7 +50,7 @@ void wait_all(Transport& transport, std::span<Transfer*> transfers) {
   auto open = [](const Transfer* t) { return t->state == Transfer::State::posted; };
   while (std::any_of(transfers.begin(), transfers.end(), open)) {
     if (!transport.poll()) transport.sleep(deadline);
-    if (deadline.passed()) throw CommError(CommError::Kind::timeout, -1, "the test waited too long");
+    if (deadline.passed()) throw CommError(CommError::Kind::timeout, -1, "the test reached its deadline");
   }
 }
 
@@ -82,7 +82,8 @@ void add_bytes(const void*, std::byte* dst, const std::byte* src, size_t bytes) 
 const size_t kSizes[] = {
     0, 1, 63, 64, 65, 4000, 100'001, 65536, 262143, 256 * 1024, 300'000 + 7, (1 << 20) + 1, 5'000'000 + 3, 16 << 20};
 
-// Every pair exchanges messages of every size, all posted at once; half of the receives add instead of copying.
+// Every pair of ranks exchanges messages of every size, all posted at once. Half of the receives add instead of
+// copying.
 void exchange_everything(World& world, Transport& transport) {
   int size = transport.size();
   std::vector<std::vector<std::byte>> out, in;
@@ -126,15 +127,15 @@ void exchange_everything(World& world, Transport& transport) {
   EXPECT_EQ(total.messages_received, total.messages_sent);
 }
 
-TEST(Tcp, ExchangesEverySizeBetweenThreeRanks) {
+TEST(Tcp, ExchangesMessagesOfEverySizeBetweenThreeRanks) {
   run_ranks(3, {}, exchange_everything);
 }
 
-TEST(Tcp, ExchangesWithinOneHost) {
+TEST(Tcp, ExchangesMessagesWithinOneHost) {
   run_ranks(2, {}, exchange_everything, "127.0.0.1", true);
 }
 
-TEST(Tcp, ExchangesOverOneStreamAndOverFive) {
+TEST(Tcp, ExchangesMessagesOverOneAndOverFiveStreams) {
   for (int streams : {1, 5}) {
     NetOptions options;
     options.streams_per_peer = streams;
@@ -142,32 +143,32 @@ TEST(Tcp, ExchangesOverOneStreamAndOverFive) {
   }
 }
 
-TEST(Tcp, ExchangesWithChecksums) {
+TEST(Tcp, ExchangesMessagesWithChecksums) {
   NetOptions options;
   options.payload_checksum = true;
   run_ranks(2, options, exchange_everything);
 }
 
-TEST(Tcp, ExchangesSealed) {
+TEST(Tcp, ExchangesEncryptedMessages) {
   NetOptions options;
   options.payload_checksum = true;
   run_ranks(3, options, exchange_everything, "127.0.0.1", true, true);
 }
 
-TEST(Tcp, WhoSealsAndWhoDoesNotDoNotMeet) {
+TEST(Tcp, RejectsPeerThatDoesNotEncrypt) {
   NetOptions options;
   options.start_timeout = std::chrono::milliseconds(500);
   std::vector<std::unique_ptr<World>> worlds;
-  for (int rank = 0; rank < 2; ++rank) worlds.push_back(listening_world(rank, 2, options, "127.0.0.1", rank == 0));
-  for (auto& world : worlds) introduce(*world, {worlds[0]->listener->port(), worlds[1]->listener->port()}, true);
-  auto transport = open_tcp(*worlds[0], worlds[0]->everyone());
+  for (int rank = 0; rank < 2; ++rank) worlds.push_back(make_listening_world(rank, 2, options, "127.0.0.1", rank == 0));
+  for (auto& world : worlds) set_peers(*world, {worlds[0]->listener->port(), worlds[1]->listener->port()}, true);
+  auto transport = open_tcp(*worlds[0], worlds[0]->world_group());
   std::vector<std::byte> data(10);
   Transfer out = transfer_of(1, data, 1);
   transport->send(out);
   EXPECT_THROW(wait_all(*transport, {&out}), CommError);
 }
 
-TEST(Tcp, ExchangesOverIpv6) {
+TEST(Tcp, ExchangesMessagesOverIpv6) {
   Socket probe(socket(AF_INET6, SOCK_STREAM, 0));
   sockaddr_in6 loopback{};
   loopback.sin6_family = AF_INET6;
@@ -189,7 +190,7 @@ TEST(Tcp, CountsHeadersPerFrame) {
   });
 }
 
-TEST(Tcp, AppliesInPiecesOfWholeCacheLines) {
+TEST(Tcp, ApplyReceivesWholeCacheLines) {
   struct Seen {
     std::byte* begin;
     size_t bytes, pieces = 0;
@@ -214,13 +215,13 @@ TEST(Tcp, AppliesInPiecesOfWholeCacheLines) {
   });
 }
 
-// A receive that expects something else, larger or smaller, striped or not, is told what came. Whichever stripe tells
-// it: the sender stays until then, whose other stripes may not have been taken yet.
-TEST(Tcp, TellsAMismatch) {
+// If a receive expects another size (larger, smaller, striped or not), it gets the tag and size of the message. The
+// sender stays until the receiver has found the mismatch, because the other stripes may not have been read yet.
+TEST(Tcp, ReportsTagAndSizeOfMismatchedMessage) {
   const std::pair<size_t, size_t> kSentAndExpected[] = {{100, 100},     {100, 0},       {0, 100},
                                                         {100, 1 << 20}, {1 << 20, 100}, {1 << 20, 2 << 20}};
   for (auto [sent, expected] : kSentAndExpected) {
-    std::atomic<bool> told = false;
+    std::atomic<bool> reported = false;
     run_ranks(2, {}, [&, sent = sent, expected = expected](World& world, Transport& transport) {
       std::vector<std::byte> data(world.rank == 0 ? sent : expected), never(1);
       Transfer t = transfer_of(1 - world.rank, data, world.rank == 0 ? 5 : 6);
@@ -228,9 +229,9 @@ TEST(Tcp, TellsAMismatch) {
       world.rank == 0 ? transport.send(t) : transport.receive(t);
       if (world.rank == 0) transport.receive(next);
       Deadline deadline = Deadline::after(kLong);
-      while (!told && !deadline.passed()) {
+      while (!reported && !deadline.passed()) {
         if (!transport.poll()) transport.sleep(deadline.earlier(std::chrono::milliseconds(10)));
-        if (world.rank == 1 && t.state != Transfer::State::posted) told = true;
+        if (world.rank == 1 && t.state != Transfer::State::posted) reported = true;
       }
       if (world.rank == 0) return;
       EXPECT_EQ(t.state, Transfer::State::mismatched);
@@ -240,7 +241,7 @@ TEST(Tcp, TellsAMismatch) {
   }
 }
 
-TEST(Tcp, KeepsTheOrderOfManySmallMessages) {
+TEST(Tcp, KeepsOrderOfManySmallMessages) {
   run_ranks(4, {}, [](World& world, Transport& transport) {
     constexpr size_t kCount = 300;
     int to = (world.rank + 1) % 4, from = (world.rank + 3) % 4;
@@ -261,81 +262,84 @@ TEST(Tcp, KeepsTheOrderOfManySmallMessages) {
   });
 }
 
-TEST(Tcp, NamesThePeerThatClosed) {
+TEST(Tcp, ErrorNamesPeerThatClosed) {
   run_ranks(2, {}, [](World& world, Transport& transport) {
     std::vector<std::byte> data(1000), never(1000);
     Transfer t = transfer_of(1 - world.rank, data, 1), u = transfer_of(1 - world.rank, never, 2);
     world.rank == 0 ? transport.send(t) : transport.receive(t);
     wait_all(transport, {&t});
-    if (world.rank == 0) return;  // destroys its transport
+    if (world.rank == 0) return;  // this destroys its transport and closes its connections
     transport.receive(u);
     try {
       wait_all(transport, {&u});
-      FAIL() << "nothing was noticed";
+      FAIL() << "the closed connection was not detected";
     } catch (const CommError& error) {
       EXPECT_EQ(error.kind(), CommError::Kind::lost);
       EXPECT_EQ(error.peer(), 0);
       EXPECT_STREQ(error.what(), "rank 0 closed its connection");
     }
-    EXPECT_TRUE(world.fate->lost(0));
-    // Nor is it called again.
-    auto again = open_tcp(world, world.everyone());
+    EXPECT_TRUE(world.peer_status->is_lost(0));
+    // A transport that is opened later must not connect to the lost rank.
+    auto again = open_tcp(world, world.world_group());
     Transfer v = transfer_of(0, never, 3);
     again->receive(v);
     EXPECT_THROW(again->poll(), CommError);
   });
 }
 
-// A watch that does one thing when it is asked.
-class AskedWatch final : public Watch {
+// A failure detector that runs a function when it is queried.
+class StubFailureDetector final : public FailureDetector {
  public:
-  explicit AskedWatch(std::function<void(const Group&)> when_asked) : when_asked_(std::move(when_asked)) {}
+  explicit StubFailureDetector(std::function<void(const Group&)> when_asked) : when_asked_(std::move(when_asked)) {}
   void abort(uint64_t, const std::vector<int>&, const CommError&) override {}
-  void enroll(uint64_t, const LiveStanding*) override {}
-  void withdraw(uint64_t) override {}
-  std::vector<Standing> ask(const Group& group, Deadline) override {
+  void register_position(uint64_t, const LiveCallPosition*) override {}
+  void unregister_position(uint64_t) override {}
+  std::vector<CallPosition> query_positions(const Group& group, Deadline) override {
     when_asked_(group);
-    return std::vector<Standing>(group.members.size());
+    return std::vector<CallPosition>(group.members.size());
   }
-  std::vector<std::pair<uint64_t, Standing>> here() override { return {}; }
+  std::vector<std::pair<uint64_t, CallPosition>> local_positions() override { return {}; }
 
  private:
   std::function<void(const Group&)> when_asked_;
 };
 
-// What rank 1 is told when rank 0 has closed its connections and the news comes only when it is asked for.
-std::string told_of_a_closed_peer(const std::function<void(Fate&)>& news) {
-  std::string told;
+// Returns the error of rank 1 after rank 0 has closed its connections. `report` records the failure report, which
+// arrives only together with the reply to the query.
+std::string error_after_peer_closed(const std::function<void(PeerStatus&)>& report) {
+  std::string reported;
   run_ranks(3, {}, [&](World& world, Transport& transport) {
     if (world.rank == 2) return;
     std::vector<std::byte> data(1000), never(1000);
     Transfer t = transfer_of(1 - world.rank, data, 1), u = transfer_of(1 - world.rank, never, 2);
     world.rank == 0 ? transport.send(t) : transport.receive(t);
     wait_all(transport, {&t});
-    if (world.rank == 0) return;  // destroys its transport
+    if (world.rank == 0) return;  // this destroys its transport and closes its connections
     std::vector<int> asked;
-    world.watch = std::make_shared<AskedWatch>([&](const Group& group) {
+    world.failure_detector = std::make_shared<StubFailureDetector>([&](const Group& group) {
       asked = group.members;
-      news(*world.fate);
+      report(*world.peer_status);
     });
     transport.receive(u);
     try {
       wait_all(transport, {&u});
     } catch (const CommError& error) {
-      told = error.what();
+      reported = error.what();
     }
     EXPECT_EQ(asked, (std::vector<int>{1, 0}));
   });
-  return told;
+  return reported;
 }
 
-TEST(Tcp, AsksAPeerThatClosedBeforeItIsBlamed) {
-  EXPECT_EQ(told_of_a_closed_peer([](Fate& fate) { fate.lose(2, "was killed"); }), "rank 2 was killed");
-  EXPECT_EQ(told_of_a_closed_peer([](Fate& fate) { fate.leave(0); }), "rank 0 has left the job");
-  EXPECT_EQ(told_of_a_closed_peer([](Fate&) {}), "rank 0 closed its connection");
+TEST(Tcp, QueriesClosedPeerBeforeReportingItLost) {
+  EXPECT_EQ(error_after_peer_closed([](PeerStatus& peer_status) { peer_status.mark_lost(2, "was killed"); }),
+            "rank 2 was killed");
+  EXPECT_EQ(error_after_peer_closed([](PeerStatus& peer_status) { peer_status.mark_left(0); }),
+            "rank 0 has left the job");
+  EXPECT_EQ(error_after_peer_closed([](PeerStatus&) {}), "rank 0 closed its connection");
 }
 
-TEST(Tcp, StillDeliversWhatAPeerSentBeforeItLeft) {
+TEST(Tcp, DeliversDataSentBeforePeerLeft) {
   run_ranks(2, {}, [](World& world, Transport& transport) {
     auto data = pattern(200'000, 1);
     std::vector<std::byte> got(data.size());
@@ -349,38 +353,38 @@ TEST(Tcp, StillDeliversWhatAPeerSentBeforeItLeft) {
   });
 }
 
-// Rank 2 waits for rank 1 alone; that rank 0 is done and gone concerns nobody.
-TEST(Tcp, LetsAPeerLeaveThatNobodyWaitsFor) {
+// Rank 2 waits for rank 1 only; the orderly exit of rank 0 must not affect it.
+TEST(Tcp, IgnoresExitOfPeerWithoutTransfers) {
   run_ranks(3, {}, [](World& world, Transport& transport) {
     std::vector<std::byte> data(10), token(1);
-    Transfer hello = transfer_of(world.rank == 0 ? 2 : 0, token, 1);
-    if (world.rank == 0) transport.send(hello), wait_all(transport, {&hello});
-    if (world.rank == 2) transport.receive(hello), wait_all(transport, {&hello});
+    Transfer first = transfer_of(world.rank == 0 ? 2 : 0, token, 1);
+    if (world.rank == 0) transport.send(first), wait_all(transport, {&first});
+    if (world.rank == 2) transport.receive(first), wait_all(transport, {&first});
     if (world.rank == 0) return;
     Transfer t = transfer_of(3 - world.rank, data, 1);
     if (world.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(150));
     world.rank == 1 ? transport.send(t) : transport.receive(t);
     wait_all(transport, {&t});
-    EXPECT_FALSE(world.fate->lost(0));
+    EXPECT_FALSE(world.peer_status->is_lost(0));
   });
 }
 
-TEST(Tcp, WakesASleeperWhenAFaultIsRecorded) {
+TEST(Tcp, WakesSleeperWhenFailureIsRecorded) {
   run_ranks(2, {}, [](World& world, Transport& transport) {
     if (world.rank == 0) return;
     std::vector<std::byte> data(8);
     Transfer t = transfer_of(0, data, 1);
     transport.receive(t);
-    std::thread teller([&] {
+    std::thread reporter([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(30));
-      world.fate->abort(0, CommError(CommError::Kind::aborted, 0, "told so"));
+      world.peer_status->abort(0, CommError(CommError::Kind::aborted, 0, "test abort"));
     });
     EXPECT_THROW(wait_all(transport, {&t}), CommError);
-    teller.join();
+    reporter.join();
   });
 }
 
-TEST(Tcp, SaysHowManyBytesAMessageMayHave) {
+TEST(Tcp, ErrorNamesMaximumMessageSize) {
   run_ranks(2, {}, [](World& world, Transport& transport) {
     Transfer t;
     t.peer = 1 - world.rank;

@@ -20,8 +20,8 @@
 namespace esp::net {
 namespace {
 
-constexpr size_t kRecordBytes = size_t{16} << 10;            // what TLS seals at once
-constexpr size_t kReadAheadBytes = size_t{256} << 10;        // of sealed records, in one system call
+constexpr size_t kRecordBytes = size_t{16} << 10;            // maximum TLS record
+constexpr size_t kReadAheadBytes = size_t{256} << 10;        // encrypted bytes that one system call may read ahead
 constexpr std::array<unsigned char, 2> kCipher{0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 constexpr const char* kCipherName = "TLS_AES_128_GCM_SHA256";
 constexpr std::string_view kSalt = "espalier tls 1", kIdentity = "espalier";
@@ -33,7 +33,7 @@ struct Freed {
 using Context = std::unique_ptr<SSL_CTX, Freed<SSL_CTX, SSL_CTX_free>>;
 using Connection = std::unique_ptr<SSL, Freed<SSL, SSL_free>>;
 
-std::string key_of(const Secret& secret, const TlsPurpose& purpose) {
+std::string key_of(const Secret& secret, const TlsContext& purpose) {
   std::string words = ByteWriter()
                           .put(static_cast<int32_t>(purpose.caller))
                           .put(static_cast<int32_t>(purpose.callee))
@@ -44,7 +44,7 @@ std::string key_of(const Secret& secret, const TlsPurpose& purpose) {
   return hkdf_sha256(secret.bytes(), kSalt, words);
 }
 
-// The kernel's socket as OpenSSL's: its own writes with a signal to a connection that has closed.
+// An OpenSSL BIO over the socket. OpenSSL's own socket BIO raises SIGPIPE on a write to a closed connection.
 int write_bytes(BIO* bio, const char* data, int count) {
   BIO_clear_retry_flags(bio);
   const ssize_t sent = ::send(static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))), data,
@@ -91,7 +91,7 @@ SSL_SESSION* session_with(SSL* ssl, const std::string& key) {
   const bool set = SSL_SESSION_set1_master_key(session, bytes, key.size()) == 1 &&
                    SSL_SESSION_set_cipher(session, cipher) == 1 &&
                    SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1;
-  ESP_CHECK(set, "OpenSSL takes no session");
+  ESP_CHECK(set, "OpenSSL did not accept a session with the pre-shared key");
   return session;
 }
 
@@ -107,14 +107,14 @@ int offer_key(SSL* ssl, const EVP_MD*, const unsigned char** identity, size_t* b
 }
 
 int find_key(SSL* ssl, const unsigned char* identity, size_t bytes, SSL_SESSION** session) {
-  const bool ours = std::string_view(reinterpret_cast<const char*>(identity), bytes) == kIdentity;
-  *session = ours ? session_with(ssl, key_in(ssl)) : nullptr;
+  const bool known = std::string_view(reinterpret_cast<const char*>(identity), bytes) == kIdentity;
+  *session = known ? session_with(ssl, key_in(ssl)) : nullptr;
   return 1;
 }
 
 Context make_context() {
   Context context(SSL_CTX_new(TLS_method()));
-  ESP_CHECK(context, "OpenSSL has no TLS");
+  ESP_CHECK(context, "OpenSSL cannot create a TLS context");
   SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION);
   ESP_CHECK(SSL_CTX_set_ciphersuites(context.get(), kCipherName) == 1, "OpenSSL has no {}", kCipherName);
   SSL_CTX_set_options(context.get(), SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
@@ -127,7 +127,7 @@ Context make_context() {
   return context;
 }
 
-// One for all connections: it is never changed, and making it takes a millisecond.
+// One OpenSSL context for all connections: it never changes, and creating one takes a millisecond.
 SSL_CTX* shared_context() {
   static const Context context = make_context();
   return context.get();
@@ -139,10 +139,11 @@ struct Tls::Impl {
   std::string key;
   int other = -1;
   Connection ssl;
-  std::vector<std::byte> record = std::vector<std::byte>(kRecordBytes);  // small parts are sealed together
-  size_t begun = 0;  // bytes at the front of what is offered next that are sealed already, and under way
+  // buffer in which small parts are collected, so that they are encrypted in one record
+  std::vector<std::byte> record = std::vector<std::byte>(kRecordBytes);
+  size_t begun = 0;  // The first `begun` bytes of the next send are already encrypted and perhaps partly sent.
 
-  // What came of a call that moved nothing.
+  // Return value of a send or receive that moved no bytes.
   ssize_t stopped(int result) {
     switch (SSL_get_error(ssl.get(), result)) {
       case SSL_ERROR_WANT_READ:
@@ -158,17 +159,16 @@ struct Tls::Impl {
         std::array<char, 256> text{};
         ERR_error_string_n(ERR_get_error(), text.data(), text.size());
         ERR_clear_error();
-        throw CommError(
-            CommError::Kind::corrupt, other,
-            fmt::format("what came from rank {} was not sealed with the job's key, or was changed on its way "
-                        "({})",
-                        other, text.data()));
+        throw CommError(CommError::Kind::corrupt, other,
+                        fmt::format("data from rank {} was not encrypted with the job's key, or was changed on the way "
+                                    "({})",
+                                    other, text.data()));
       }
     }
   }
 };
 
-Tls::Tls(int fd, bool calling, const Secret& secret, const TlsPurpose& purpose) : impl_(std::make_unique<Impl>()) {
+Tls::Tls(int fd, bool calling, const Secret& secret, const TlsContext& purpose) : impl_(std::make_unique<Impl>()) {
   impl_->key = key_of(secret, purpose);
   impl_->other = calling ? purpose.callee : purpose.caller;
   impl_->ssl.reset(SSL_new(shared_context()));
@@ -178,8 +178,8 @@ Tls::Tls(int fd, bool calling, const Secret& secret, const TlsPurpose& purpose) 
   SSL_set_bio(impl_->ssl.get(), bio, bio);
   SSL_set_app_data(impl_->ssl.get(), &impl_->key);
   calling ? SSL_set_connect_state(impl_->ssl.get()) : SSL_set_accept_state(impl_->ssl.get());
-  // With the key no certificate is ever asked for; one that is shown instead of it is nobody's. Who was called has
-  // none.
+  // With a pre-shared key neither end requests a certificate. A peer that presents one is an impostor, so the caller
+  // verifies it and fails. The callee has no certificate.
   SSL_set_verify(impl_->ssl.get(), calling ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, nullptr);
 }
 
@@ -187,19 +187,19 @@ Tls::~Tls() {
   wipe(impl_->key);
 }
 
-bool Tls::shaken() const {
+bool Tls::handshake_done() const {
   return SSL_is_init_finished(impl_->ssl.get()) == 1;
 }
 
 ssize_t Tls::send(std::span<const iovec> parts) {
-  size_t sent = 0, part = 0, at = 0;  // `at` bytes of `part` are done
+  size_t sent = 0, part = 0, at = 0;  // all parts before number `part` are sent, and `at` bytes of that part
   while (part < parts.size()) {
     if (at == parts[part].iov_len) {
       ++part;
       at = 0;
       continue;
     }
-    // One record: straight from the memory of a large part, or out of several small ones.
+    // Builds one record: directly from the memory of a large part, or assembled from several small parts.
     const auto* data = static_cast<const std::byte*>(parts[part].iov_base) + at;
     size_t bytes = std::min(kRecordBytes, parts[part].iov_len - at);
     if (impl_->begun > 0 || bytes < kRecordBytes) {
@@ -216,8 +216,8 @@ ssize_t Tls::send(std::span<const iovec> parts) {
     ERR_clear_error();
     if (const int result = SSL_write_ex(impl_->ssl.get(), data, bytes, &wrote); result != 1) {
       const ssize_t none = impl_->stopped(result);
-      // Sealed, and perhaps half on its way: the same bytes must go first next time.
-      if (none < 0 && errno == EAGAIN && shaken()) impl_->begun = bytes;
+      // The record is encrypted and perhaps partly sent, so the next call must start with the same bytes.
+      if (none < 0 && errno == EAGAIN && handshake_done()) impl_->begun = bytes;
       if (sent > 0) break;
       if (none == 0) errno = ECONNRESET;
       return -1;

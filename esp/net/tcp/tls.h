@@ -1,9 +1,10 @@
-// Tls: TLS 1.3 over one connection whose two ends have already proved themselves to each other, by OpenSSL. The key is
-// made of the job's secret and of what the connection is for (a pre-shared key, with a fresh Diffie-Hellman exchange:
-// who learns the secret later cannot read what was recorded). There are no certificates, and no other way in.
+// Tls: TLS 1.3 (OpenSSL) over a connection between two ends that have already authenticated each other. The pre-shared
+// key is derived from the job secret and the purpose of the connection, with a fresh Diffie-Hellman exchange (forward
+// secrecy: a secret learned later does not decrypt recorded traffic). There are no certificates and no other
+// authentication.
 //
-// Looks like a nonblocking socket to whoever drives it; the handshake happens within the first calls. Used by the
-// thread that drives the transport.
+// Behaves like a nonblocking socket; the TLS handshake happens during the first calls. Used by the thread that drives
+// the transport.
 #pragma once
 
 #include <sys/types.h>
@@ -18,28 +19,28 @@
 
 namespace esp::net {
 
-// What both ends know of a connection, and no other connection of the job shares.
-struct TlsPurpose {
+// Identifies one connection: both ends know it, and it is unique within the job.
+struct TlsContext {
   std::string job;
-  int caller = 0, callee = 0;  // world ranks
+  int caller = 0, callee = 0;  // world ranks of the two ends
   uint64_t group = 0;
   uint32_t stream = 0;
 };
 
 class Tls {
  public:
-  // `fd` is borrowed. `calling`: this end made the connection.
-  Tls(int fd, bool calling, const Secret& secret, const TlsPurpose& purpose);
+  // `fd` is borrowed. `calling`: this end made the connection (it is the caller).
+  Tls(int fd, bool calling, const Secret& secret, const TlsContext& purpose);
   ~Tls();
   Tls(const Tls&) = delete;
   Tls& operator=(const Tls&) = delete;
 
-  // As sendmsg and recvmsg: bytes moved; 0: the other end has closed (receive only); -1 with errno EAGAIN or
-  // ECONNRESET. What was not sent is to be offered again, from its first byte on. CommError(corrupt) when what came was
-  // not made by the other end.
+  // Like sendmsg and recvmsg: return the number of bytes moved; 0 if the other end has closed (receive only); -1 with
+  // errno EAGAIN or ECONNRESET. The caller must pass unsent bytes again, starting with the first of them. receive
+  // throws CommError(corrupt) if the other end did not produce the data.
   ssize_t send(std::span<const iovec> parts);
   ssize_t receive(std::span<const iovec> parts);
-  bool shaken() const;  // the handshake is done
+  bool handshake_done() const;  // true once the TLS handshake is complete
 
  private:
   struct Impl;

@@ -12,7 +12,7 @@ namespace {
 
 int64_t sum(int64_t a, int64_t b) {
   int64_t result = 0;
-  if (__builtin_add_overflow(a, b, &result)) throw UsageError("virtual time ran past 106 days of picoseconds");
+  if (__builtin_add_overflow(a, b, &result)) throw UsageError("virtual time exceeds 106 days (64-bit picoseconds)");
   return result;
 }
 
@@ -24,11 +24,11 @@ VirtualNetwork::VirtualNetwork(int size, std::vector<LinkCost> tiers, std::funct
       tier_of_(std::move(tier_of)),
       node_of_(std::move(node_of)),
       ports_(static_cast<size_t>(std::max(size, 0))) {
-  if (size < 1) throw UsageError(fmt::format("a network has at least 1 rank, {} given", size));
+  if (size < 1) throw UsageError(fmt::format("virtual network: got {} ranks; expected at least 1", size));
   for (const LinkCost& tier : tiers_)
     if (tier.alpha_ps < 0 || tier.beta_ps_per_byte < 0)
-      throw UsageError(fmt::format("a link costs no negative time: alpha {} ps, beta {} ps/B", tier.alpha_ps,
-                                   tier.beta_ps_per_byte));
+      throw UsageError(
+          fmt::format("link cost: got alpha {} ps, beta {} ps/B; expected >= 0", tier.alpha_ps, tier.beta_ps_per_byte));
 }
 
 std::shared_ptr<VirtualNetwork> VirtualNetwork::flat(int size, LinkCost cost) {
@@ -36,7 +36,7 @@ std::shared_ptr<VirtualNetwork> VirtualNetwork::flat(int size, LinkCost cost) {
 }
 
 std::shared_ptr<VirtualNetwork> VirtualNetwork::nodes(int size, int ranks_per_node, LinkCost inside, LinkCost across) {
-  if (ranks_per_node < 1) throw UsageError(fmt::format("a node has at least 1 rank, {} given", ranks_per_node));
+  if (ranks_per_node < 1) throw UsageError(fmt::format("ranks per node: got {}; expected at least 1", ranks_per_node));
   auto node_of = [ranks_per_node](int rank) { return rank / ranks_per_node; };
   auto tier_of = [node_of](int a, int b) { return node_of(a) == node_of(b) ? 0 : 1; };
   return std::make_shared<VirtualNetwork>(size, std::vector<LinkCost>{inside, across}, tier_of, node_of);
@@ -44,12 +44,12 @@ std::shared_ptr<VirtualNetwork> VirtualNetwork::nodes(int size, int ranks_per_no
 
 int64_t VirtualNetwork::cost_ps(int from, int to, size_t bytes) const {
   int tier = tier_of_(from, to);
-  ESP_CHECK(tier >= 0 && static_cast<size_t>(tier) < tiers_.size(), "tier {} of {}", tier, tiers_.size());
+  ESP_CHECK(tier >= 0 && static_cast<size_t>(tier) < tiers_.size(), "link tier: got {}; expected less than {}", tier,
+            tiers_.size());
   const LinkCost& cost = tiers_[static_cast<size_t>(tier)];
   int64_t moving = 0;
   if (__builtin_mul_overflow(cost.beta_ps_per_byte, bytes, &moving))
-    throw UsageError(
-        fmt::format("{} bytes at {} ps each take longer than can be counted", bytes, cost.beta_ps_per_byte));
+    throw UsageError(fmt::format("virtual time overflows: {} bytes at {} ps each", bytes, cost.beta_ps_per_byte));
   return sum(cost.alpha_ps, moving);
 }
 

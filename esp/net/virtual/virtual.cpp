@@ -5,13 +5,13 @@
 #include <mutex>
 
 #include "esp/net/inproc/fabric.h"
-#include "esp/net/posted.h"
+#include "esp/net/queued_transport.h"
 #include "esp/net/virtual/network.h"
 
 namespace esp::net {
 namespace {
 
-// A send as its receiver sees it.
+// One send, visible to its receiver.
 struct Offer {
   enum class Phase { posted, taking, taken };
   int to = -1;
@@ -22,31 +22,31 @@ struct Offer {
   Phase phase = Phase::posted;
 };
 
-// The sends of one member that it has not finished yet, in the order issued; the first `num_matched` were begun.
+// Unfinished sends of one member, in issue order; the transfer of the first `num_matched` has begun.
 struct OutPort {
   std::deque<Offer> offers;
   size_t num_matched = 0;
 };
 
-// What the members of one group share.
-struct Meeting {
-  explicit Meeting(int size)
-      : out(static_cast<size_t>(size)), bells(std::make_unique<Doorbell[]>(static_cast<size_t>(size))) {}
-  std::mutex mutex;  // guards out; the network's own lock is taken inside it
+// State shared by the members of one group.
+struct VirtualPorts {
+  explicit VirtualPorts(int size)
+      : out(static_cast<size_t>(size)), events(std::make_unique<FutexEvent[]>(static_cast<size_t>(size))) {}
+  std::mutex mutex;  // guards `out`; a thread may lock the network's mutex while it holds this one
   std::condition_variable taken;
   std::vector<OutPort> out;
-  std::unique_ptr<Doorbell[]> bells;
+  std::unique_ptr<FutexEvent[]> events;
 };
 
-class Virtual final : public Posted {
+class Virtual final : public QueuedTransport {
  public:
   Virtual(const World& world, const Group& group, std::shared_ptr<VirtualNetwork> network,
-          std::shared_ptr<Meeting> meeting)
-      : Posted(world, group), network_(std::move(network)), meeting_(std::move(meeting)) {
-    hang(meeting_->bells[static_cast<size_t>(rank())]);
+          std::shared_ptr<VirtualPorts> ports)
+      : QueuedTransport(world, group), network_(std::move(network)), ports_(std::move(ports)) {
+    set_wakeup(ports_->events[static_cast<size_t>(rank())]);
   }
   ~Virtual() override {
-    unhang();
+    clear_wakeup();
     abandon();
   }
 
@@ -55,20 +55,20 @@ class Virtual final : public Posted {
   int64_t clock_ps() const override { return network_->clock_ps(world_.rank); }
 
  protected:
-  void posted(Transfer& transfer, bool sends) override {
+  void on_post(Transfer& transfer, bool sends) override {
     if (!sends) return expected_.push_back(&transfer);
     {
-      std::lock_guard lock(meeting_->mutex);
+      std::lock_guard lock(ports_->mutex);
       mine().offers.push_back(
           {transfer.peer, transfer.data, transfer.bytes, transfer.tag, transfer.ready_ps, 0, Offer::Phase::posted});
       sends_.push_back(&transfer);
     }
-    bell(transfer.peer).ring();
+    event(transfer.peer).notify();
   }
 
-  // Whatever was taken, to whichever peer, from the oldest on.
+  // Finishes the sends that their receivers have consumed, to any peer, oldest first.
   bool push(int) override {
-    std::lock_guard lock(meeting_->mutex);
+    std::lock_guard lock(ports_->mutex);
     bool moved = false;
     for (OutPort& port = mine(); !port.offers.empty() && port.offers.front().phase == Offer::Phase::taken;) {
       Transfer& transfer = *sends_.front();
@@ -91,7 +91,7 @@ class Virtual final : public Posted {
       if (match.outcome == Match::Outcome::none) break;
       moved = true;
       expected_.pop_front();
-      if (match.outcome == Match::Outcome::misfit) {
+      if (match.outcome == Match::Outcome::mismatched) {
         mismatch(peer, match.got, match.got_bytes);
         break;
       }
@@ -102,21 +102,21 @@ class Virtual final : public Posted {
   }
 
   bool can_push(int) const override {
-    std::lock_guard lock(meeting_->mutex);
-    const OutPort& port = meeting_->out[static_cast<size_t>(rank())];
+    std::lock_guard lock(ports_->mutex);
+    const OutPort& port = ports_->out[static_cast<size_t>(rank())];
     return !port.offers.empty() && port.offers.front().phase == Offer::Phase::taken;
   }
 
   bool can_pull(int peer) const override {
-    std::lock_guard lock(meeting_->mutex);
+    std::lock_guard lock(ports_->mutex);
     return !expected_.empty() && expected_.front()->peer == peer && oldest_for_me(peer) != nullptr;
   }
 
-  void withdraw(int) noexcept override {
-    std::unique_lock lock(meeting_->mutex);
+  void cancel_sends(int) noexcept override {
+    std::unique_lock lock(ports_->mutex);
     OutPort& port = mine();
-    // Those begun are waited out: as long as it takes to consume a message.
-    meeting_->taken.wait(lock, [&] {
+    // Waits until receivers have consumed the sends that have begun; this takes only as long as copying a message.
+    ports_->taken.wait(lock, [&] {
       for (size_t i = 0; i < port.num_matched; ++i)
         if (port.offers[i].phase == Offer::Phase::taking) return false;
       return true;
@@ -127,41 +127,42 @@ class Virtual final : public Posted {
   }
 
  private:
-  OutPort& mine() const { return meeting_->out[static_cast<size_t>(rank())]; }
-  Doorbell& bell(int peer) const { return meeting_->bells[static_cast<size_t>(peer)]; }
+  OutPort& mine() const { return ports_->out[static_cast<size_t>(rank())]; }
+  FutexEvent& event(int peer) const { return ports_->events[static_cast<size_t>(peer)]; }
 
-  // The peer's oldest send not yet begun, when it is to this rank.
+  // The peer's oldest send that has not begun, if its receiver is this rank; else null.
   Offer* oldest_for_me(int peer) const {
-    OutPort& port = meeting_->out[static_cast<size_t>(peer)];
+    OutPort& port = ports_->out[static_cast<size_t>(peer)];
     if (port.num_matched == port.offers.size()) return nullptr;
     Offer& oldest = port.offers[port.num_matched];
     return oldest.to == rank() ? &oldest : nullptr;
   }
 
   struct Match {
-    enum class Outcome { none, misfit, begun } outcome = Outcome::none;
-    Offer* offer = nullptr;  // begun: stays put until this rank says it was taken
-    Tag got;                 // misfit
+    enum class Outcome { none, mismatched, begun } outcome = Outcome::none;
+    Offer* offer = nullptr;  // if begun: the send; valid until this rank marks it as taken
+    Tag got;                 // if mismatched: the tag of the message
     size_t got_bytes = 0;
   };
 
-  // Begins the message this receive waits for and fixes its times. A message that does not fit stays unserved.
+  // Begins the message that this receive expects and computes its end time. A message that does not match stays in the
+  // queue.
   Match begin(const Transfer& transfer) {
     Offer* offer = nullptr;
     int next_receiver = -1;
     {
-      std::lock_guard lock(meeting_->mutex);
+      std::lock_guard lock(ports_->mutex);
       offer = oldest_for_me(transfer.peer);
       if (!offer) return {};
       if (offer->tag != transfer.tag || offer->bytes != transfer.bytes)
-        return {Match::Outcome::misfit, nullptr, offer->tag, offer->bytes};
+        return {Match::Outcome::mismatched, nullptr, offer->tag, offer->bytes};
       int from = group_.members[static_cast<size_t>(transfer.peer)];
       offer->end_ps = network_->carry(from, world_.rank, offer->bytes, std::max(offer->ready_ps, transfer.ready_ps));
       offer->phase = Offer::Phase::taking;
-      OutPort& port = meeting_->out[static_cast<size_t>(transfer.peer)];
+      OutPort& port = ports_->out[static_cast<size_t>(transfer.peer)];
       if (++port.num_matched < port.offers.size()) next_receiver = port.offers[port.num_matched].to;
     }
-    if (next_receiver >= 0) bell(next_receiver).ring();
+    if (next_receiver >= 0) event(next_receiver).notify();
     return {Match::Outcome::begun, offer, {}, 0};
   }
 
@@ -170,30 +171,30 @@ class Virtual final : public Posted {
     transfer.end_ps = offer.end_ps;
     network_->finished(world_.rank, transfer.end_ps);
     {
-      std::lock_guard lock(meeting_->mutex);
+      std::lock_guard lock(ports_->mutex);
       offer.phase = Offer::Phase::taken;
-      meeting_->taken.notify_all();
+      ports_->taken.notify_all();
     }
-    bell(transfer.peer).ring();
+    event(transfer.peer).notify();
   }
 
   const std::shared_ptr<VirtualNetwork> network_;
-  const std::shared_ptr<Meeting> meeting_;
-  std::deque<Transfer*> expected_;  // receives in the order issued
-  std::deque<Transfer*> sends_;     // beside this member's offers
+  const std::shared_ptr<VirtualPorts> ports_;
+  std::deque<Transfer*> expected_;  // posted receives in issue order
+  std::deque<Transfer*> sends_;     // posted sends in issue order, parallel to this member's offers
 };
 
 }  // namespace
 
 bool virtual_reaches(const World& world, int a, int b) {
-  return ThreadFabric::of(world) != nullptr && ThreadFabric::of(world)->network() != nullptr &&
+  return ThreadFabric::from(world) != nullptr && ThreadFabric::from(world)->network() != nullptr &&
          world.same_process(a, b);
 }
 
 std::unique_ptr<Transport> open_virtual(const World& world, const Group& group) {
-  ThreadFabric& fabric = *ThreadFabric::of(world);
-  auto meeting = fabric.join("virtual", group, [&] { return std::make_shared<Meeting>(group.size()); });
-  return std::make_unique<Virtual>(world, group, fabric.network(), std::static_pointer_cast<Meeting>(meeting));
+  ThreadFabric& fabric = *ThreadFabric::from(world);
+  auto ports = fabric.join("virtual", group, [&] { return std::make_shared<VirtualPorts>(group.size()); });
+  return std::make_unique<Virtual>(world, group, fabric.network(), std::static_pointer_cast<VirtualPorts>(ports));
 }
 
 }  // namespace esp::net

@@ -1,10 +1,11 @@
-// The transport under a virtual clock: ranks of one process, real data, times from a VirtualNetwork.
+// virtual: the transport with a virtual clock, for ranks of one process. It moves real data; times come from a
+// VirtualNetwork.
 //
-// Each port serves its messages in the order they were issued: a message moves when it is the oldest not yet served of
-// its sender's sends and of its receiver's receives. So a message's times follow from what each rank issued, and in
-// which order, never from how the threads were scheduled; a rank that finishes with one group before it uses another
-// keeps it so. A program whose ranks issue in orders that cannot be served this way (it needs sends to be buffered
-// past each other) stands still here, and its deadline says so.
+// Each port serves its messages in issue order: a message moves when it is the oldest unserved send of its sender and
+// the oldest unserved receive of its receiver. Times therefore depend only on what each rank issued and in which order,
+// not on thread scheduling. For this, a rank must finish with one group before it uses another. Some programs have
+// issue orders that cannot be served this way, because a send would have to be buffered while a later one is served.
+// Such a program deadlocks here until its deadline reports an error.
 #pragma once
 
 #include <memory>

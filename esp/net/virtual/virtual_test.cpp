@@ -11,13 +11,13 @@
 namespace esp::net {
 namespace {
 
-// 1 µs per message and 3 ps per byte: figures whose sums are easy to check by hand and to tell apart.
+// 1 µs per message and 3 ps per byte: sums are easy to check by hand, and both parts are visible in them.
 constexpr LinkCost kCost{.alpha_ps = 1'000'000, .beta_ps_per_byte = 3};
 
-// One rank's side: posts in order, waits, and reads times off.
+// One rank: posts transfers in order, waits for them, and reads their times.
 class Ports {
  public:
-  explicit Ports(const World& world) : transport_(open_virtual(world, world.everyone())) {}
+  explicit Ports(const World& world) : transport_(open_virtual(world, world.world_group())) {}
 
   Transfer& send(int peer, size_t bytes, int64_t ready_ps = 0) { return post(peer, bytes, ready_ps, true); }
   Transfer& receive(int peer, size_t bytes, int64_t ready_ps = 0) { return post(peer, bytes, ready_ps, false); }
@@ -41,10 +41,10 @@ class Ports {
   }
   std::vector<std::unique_ptr<std::vector<std::byte>>> buffers_;
   std::vector<std::unique_ptr<Transfer>> transfers_;
-  std::unique_ptr<Transport> transport_;  // closes before the buffers go
+  std::unique_ptr<Transport> transport_;  // destroyed before the buffers
 };
 
-TEST(VirtualClock, AChainAddsUpItsLinks) {
+TEST(VirtualClock, ChainTimeIsSumOfLinks) {
   auto network = VirtualNetwork::flat(4, kCost);
   run_threads(
       4,
@@ -53,14 +53,14 @@ TEST(VirtualClock, AChainAddsUpItsLinks) {
         int64_t ready = 0;
         if (world.rank > 0) ready = ports.end_of(ports.receive(world.rank - 1, 1000));
         if (world.rank < 3) ports.end_of(ports.send(world.rank + 1, 1000, ready));
-        // A link takes 1'000'000 + 3·1000. The last rank has one end, the others end with their send.
+        // A link takes 1'000'000 + 3·1000 ps. The last rank ends with its receive, the others with their send.
         EXPECT_EQ(ports.clock_ps(), 1'003'000 * std::min(world.rank + 1, 3));
       },
       {}, network);
   EXPECT_EQ(network->job_ps(), 3 * 1'003'000);
 }
 
-TEST(VirtualClock, AnExchangeIsFullDuplex) {
+TEST(VirtualClock, ExchangeIsFullDuplex) {
   auto network = VirtualNetwork::flat(2, kCost);
   run_threads(
       2,
@@ -82,7 +82,7 @@ TEST(VirtualClock, ManySendersQueueAtOnePort) {
       [](World& world) {
         Ports ports(world);
         if (world.rank == 0) {
-          // Served in the order asked for, whoever came first.
+          // Receives are served in the order in which they were issued, not in the order in which messages arrive.
           Transfer& third = ports.receive(3, 100);
           Transfer& first = ports.receive(1, 100);
           Transfer& second = ports.receive(2, 0);
@@ -97,7 +97,7 @@ TEST(VirtualClock, ManySendersQueueAtOnePort) {
       {}, network);
 }
 
-TEST(VirtualClock, OneSenderServesItsReceiversInTurn) {
+TEST(VirtualClock, SenderServesReceiversInIssueOrder) {
   auto network = VirtualNetwork::flat(3, kCost);
   run_threads(
       3,
@@ -117,7 +117,7 @@ TEST(VirtualClock, OneSenderServesItsReceiversInTurn) {
   EXPECT_EQ(network->clock_ps(2), 4'000'000);
 }
 
-TEST(VirtualClock, AMessageWaitsUntilBothEndsAreReady) {
+TEST(VirtualClock, MessageStartsWhenBothEndsAreReady) {
   auto network = VirtualNetwork::flat(2, kCost);
   run_threads(
       2,
@@ -131,7 +131,7 @@ TEST(VirtualClock, AMessageWaitsUntilBothEndsAreReady) {
       {}, network);
 }
 
-TEST(VirtualClock, TwoTiersCostWhatEachCosts) {
+TEST(VirtualClock, UsesCostOfEachTier) {
   auto network = VirtualNetwork::nodes(4, 2, {.alpha_ps = 100, .beta_ps_per_byte = 1}, kCost);
   run_threads(
       4,
@@ -139,7 +139,7 @@ TEST(VirtualClock, TwoTiersCostWhatEachCosts) {
         EXPECT_EQ(world.same_host(0, 1), true);
         EXPECT_EQ(world.same_host(1, 2), false);
         Ports ports(world);
-        // Round one inside the nodes, round two across.
+        // The first round exchanges within nodes, the second between nodes.
         int near = world.rank ^ 1, far = world.rank ^ 2;
         Transfer& a = ports.send(near, 50);
         Transfer& b = ports.receive(near, 50);
@@ -152,8 +152,8 @@ TEST(VirtualClock, TwoTiersCostWhatEachCosts) {
       {}, network);
 }
 
-// 8 ranks, all to all in three different orders of sizes: the times must not depend on how threads happen to run.
-TEST(VirtualClock, TimesDoNotDependOnTheScheduler) {
+// 8 ranks, all-to-all with three different orders of message sizes: the times must not depend on thread scheduling.
+TEST(VirtualClock, TimesDoNotDependOnThreadScheduling) {
   auto times = [] {
     auto network = VirtualNetwork::nodes(8, 4, {.alpha_ps = 777, .beta_ps_per_byte = 2}, kCost);
     run_threads(
@@ -178,15 +178,15 @@ TEST(VirtualClock, TimesDoNotDependOnTheScheduler) {
   for (int i = 0; i < 30; ++i) ASSERT_EQ(times(), first);
 }
 
-TEST(VirtualClock, AutoPicksItWhereTheWorldHasANetwork) {
+TEST(VirtualClock, AutoSelectsVirtualTransportWhenWorldHasNetwork) {
   auto network = VirtualNetwork::nodes(4, 2, kCost, kCost);
   auto worlds = thread_worlds(4, {}, network);
-  auto transport = open_transport("auto", worlds[0], worlds[0].everyone());
+  auto transport = open_transport("auto", worlds[0], worlds[0].world_group());
   EXPECT_EQ(transport->name(), "virtual");
   EXPECT_TRUE(transport->ordered());
 }
 
-TEST(VirtualClock, RefusesANetworkOfAnotherSize) {
+TEST(VirtualClock, RejectsNetworkOfOtherSize) {
   EXPECT_THROW(thread_worlds(3, {}, VirtualNetwork::flat(4, kCost)), UsageError);
   EXPECT_THROW(VirtualNetwork::flat(2, {.alpha_ps = -1}), UsageError);
 }

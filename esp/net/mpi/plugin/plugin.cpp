@@ -1,4 +1,4 @@
-// The functions of table.h over whichever MPI this file is compiled with.
+// Implements the functions of table.h with the MPI that this file is compiled against.
 #include <mpi.h>
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 
 namespace {
 
-// MPI itself is one per process, and so is this.
+// State of MPI in this process; MPI exists once per process.
 struct Process {
-  std::mutex mutex;  // held around every call when MPI was not given to us for several threads
+  std::mutex mutex;  // locked during every MPI call if MPI does not support several threads
   bool serial = true;
-  bool ours = false;  // we called MPI_Init
+  bool initialised_here = false;  // this plug-in called MPI_Init
   MPI_Comm all = MPI_COMM_NULL;
   int local_size = 0;
 };
@@ -40,8 +40,8 @@ int init() {
     MPI_Query_thread(&level);
   else if (int failed = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level))
     return failed;
-  mine.ours = !running;
-  // Whoever else uses MPI in this process never meets our messages.
+  mine.initialised_here = !running;
+  // A duplicated communicator separates these messages from other users of MPI in this process.
   if (int failed = MPI_Comm_dup(MPI_COMM_WORLD, &mine.all)) return failed;
   MPI_Comm_set_errhandler(mine.all, MPI_ERRORS_RETURN);
   MPI_Comm here;
@@ -55,11 +55,11 @@ int init() {
 int finalize() {
   Process& mine = process();
   auto lock = guard();
-  int over = 0;
-  MPI_Finalized(&over);
-  if (mine.all == MPI_COMM_NULL || over) return MPI_SUCCESS;
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (mine.all == MPI_COMM_NULL || finalized) return MPI_SUCCESS;
   if (int failed = MPI_Comm_free(&mine.all)) return failed;
-  return mine.ours ? MPI_Finalize() : MPI_SUCCESS;
+  return mine.initialised_here ? MPI_Finalize() : MPI_SUCCESS;
 }
 
 int rank() {
@@ -81,7 +81,7 @@ int local_size() {
 int tag_limit() {
   int *value = nullptr, found = 0;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &found);
-  return found ? *value : 32767;  // the least the standard allows
+  return found ? *value : 32767;  // minimum that the MPI standard guarantees
 }
 
 int broadcast(void* data, int bytes, int root) {
@@ -89,7 +89,8 @@ int broadcast(void* data, int bytes, int root) {
   return MPI_Bcast(data, bytes, MPI_BYTE, root, process().all);
 }
 
-// Hands an MPI request out as a pointer, whatever it is in this MPI.
+// Starts an MPI operation and returns its request through a pointer, because the type of a request depends on the MPI
+// library.
 template <typename Start>
 int begin(EspMpiRequest* out, Start start) {
   auto* request = new (std::nothrow) MPI_Request(MPI_REQUEST_NULL);

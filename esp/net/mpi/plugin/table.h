@@ -1,7 +1,6 @@
-/* What a plug-in over one MPI offers, as a table of C functions: one plug-in is built per MPI that is installed, and
- * opened at run time by the process that this MPI's mpirun started. Functions return 0 or an error code of that MPI,
- * which `describe` puts in words. Any thread may call any of them; where the MPI does not allow that, a lock in the
- * plug-in sees to it. */
+/* Interface of an MPI plug-in: a table of C functions. One plug-in is built per installed MPI. A process started by
+ * that MPI's mpirun loads it at run time. Functions return 0 or an error code of the MPI, which `describe` converts to
+ * text. All functions are thread-safe; if the MPI does not support threads, the plug-in holds a lock. */
 #pragma once
 
 #include <stddef.h>
@@ -13,12 +12,12 @@ extern "C" {
 #define ESP_MPI_TABLE_VERSION 1
 #define ESP_MPI_TABLE_SYMBOL "espalier_mpi_table"
 
-typedef void* EspMpiRequest; /* one transfer under way; null: none */
+typedef void* EspMpiRequest; /* a transfer in progress; null: none */
 
 typedef struct EspMpiTable {
   int version;
   const char* library; /* for messages */
-  int (*init)(void);   /* no effect when MPI was initialised before, and finalize then leaves it alone */
+  int (*init)(void);   /* no effect if MPI is already initialised; finalize then does not finalize it */
   int (*finalize)(void);
   int (*rank)(void);
   int (*size)(void);
@@ -27,9 +26,9 @@ typedef struct EspMpiTable {
   int (*broadcast)(void* data, int bytes, int root);
   int (*isend)(const void* data, int bytes, int peer, int tag, EspMpiRequest* request);
   int (*irecv)(void* data, int bytes, int peer, int tag, EspMpiRequest* request);
-  /* When done, the request is freed and null; `bytes` is what a receive got. */
+  /* When done, the request is freed and set to null; `bytes` is the size of a received message. */
   int (*test)(EspMpiRequest* request, int* done, int* bytes);
-  /* Asks for a transfer to end early; `test` still has to be called until it is done. */
+  /* Requests cancellation of a transfer; `test` must still be called until it is done. */
   int (*cancel)(EspMpiRequest request);
   void (*describe)(int code, char* text, int bytes);
 } EspMpiTable;

@@ -1,4 +1,4 @@
-#include "esp/net/tcp/stream.h"
+#include "esp/net/tcp/tcp_connection.h"
 
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -19,7 +19,7 @@ bool try_again(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-// Collects what one sendmsg or recvmsg moves.
+// The list of memory ranges (iovec) of one sendmsg or recvmsg call.
 template <size_t kMax>
 struct Parts {
   std::array<iovec, kMax> parts;
@@ -37,58 +37,58 @@ struct Parts {
 
 }  // namespace
 
-void PieceQueue::push(const Piece& piece) {
+void StripeQueue::push(const StripeTransfer& stripe) {
   if (size() == slots_.size()) {
-    std::vector<Piece> larger(2 * slots_.size());
+    std::vector<StripeTransfer> larger(2 * slots_.size());
     for (size_t i = 0; i < size(); ++i) larger[i] = (*this)[i];
     end_ = size();
     begin_ = 0;
     slots_ = std::move(larger);
   }
-  slots_[end_ % slots_.size()] = piece;
+  slots_[end_ % slots_.size()] = stripe;
   ++end_;
 }
 
-size_t Stream::frame_bytes(const Piece& piece) const {
-  return kFrameHeaderBytes + piece.bytes + (checked_ ? kFrameTrailerBytes : 0);
+size_t TcpConnection::frame_bytes(const StripeTransfer& stripe) const {
+  return kFrameHeaderBytes + stripe.bytes + (checked_ ? kFrameTrailerBytes : 0);
 }
 
-void Stream::abandon() {
+void TcpConnection::abandon() {
   outgoing.clear();
   incoming.clear();
   tls_.reset();
   socket_.close();
 }
 
-bool Stream::push(Traffic& traffic) {
+bool TcpConnection::push(Traffic& traffic) {
   if (outgoing.empty() || out_closed_) return false;
   Parts<3 * kBatch> parts;
   size_t budget = checked_ ? kSumBytes : kCallBytes;
   for (size_t i = 0; i < std::min(kBatch, outgoing.size()) && budget > 0; ++i) {
-    Piece& piece = outgoing[i];
-    Transfer& transfer = *piece.transfer;
+    StripeTransfer& stripe = outgoing[i];
+    Transfer& transfer = *stripe.transfer;
     size_t at = i == 0 ? out_at_ : 0;
     if (at < kFrameHeaderBytes) {
       std::byte* header = &out_headers_[i * kFrameHeaderBytes];
       encode_frame(
-          {transfer.tag, transfer.bytes, piece.number, static_cast<uint8_t>(index_), piece.num_stripes, checked_},
+          {transfer.tag, transfer.bytes, stripe.number, static_cast<uint8_t>(index_), stripe.num_stripes, checked_},
           FrameBytes(header, kFrameHeaderBytes));
       parts.add(header + at, kFrameHeaderBytes - at);
       at = kFrameHeaderBytes;
     }
-    size_t from = std::min(at - kFrameHeaderBytes, piece.bytes);
-    size_t bytes = std::min(budget, piece.bytes - from);
+    size_t from = std::min(at - kFrameHeaderBytes, stripe.bytes);
+    size_t bytes = std::min(budget, stripe.bytes - from);
     budget -= bytes;
-    parts.add(transfer.data + piece.offset + from, bytes);
-    if (checked_ && piece.summed < from + bytes) {
-      piece.crc = crc32c(piece.crc, transfer.data + piece.offset + piece.summed, from + bytes - piece.summed);
-      piece.summed = from + bytes;
+    parts.add(transfer.data + stripe.offset + from, bytes);
+    if (checked_ && stripe.summed < from + bytes) {
+      stripe.crc = crc32c(stripe.crc, transfer.data + stripe.offset + stripe.summed, from + bytes - stripe.summed);
+      stripe.summed = from + bytes;
     }
-    if (from + bytes < piece.bytes) break;
+    if (from + bytes < stripe.bytes) break;
     if (checked_) {
       std::byte* trailer = &out_trailers_[i * kFrameTrailerBytes];
-      encode_u32(piece.crc, trailer);
-      size_t sent = std::max(at, kFrameHeaderBytes + piece.bytes) - (kFrameHeaderBytes + piece.bytes);
+      encode_u32(stripe.crc, trailer);
+      size_t sent = std::max(at, kFrameHeaderBytes + stripe.bytes) - (kFrameHeaderBytes + stripe.bytes);
       parts.add(trailer + sent, kFrameTrailerBytes - sent);
     }
   }
@@ -101,15 +101,15 @@ bool Stream::push(Traffic& traffic) {
     return false;
   }
   for (size_t left = static_cast<size_t>(sent); left > 0;) {
-    Piece& piece = outgoing[0];
-    size_t step = std::min(left, frame_bytes(piece) - out_at_);
+    StripeTransfer& stripe = outgoing[0];
+    size_t step = std::min(left, frame_bytes(stripe) - out_at_);
     out_at_ += step;
     left -= step;
-    if (out_at_ < frame_bytes(piece)) break;
-    traffic.bytes_sent += piece.bytes;
-    traffic.header_bytes_sent += frame_bytes(piece) - piece.bytes;
-    Transfer& transfer = *piece.transfer;
-    transfer.moved += piece.bytes;
+    if (out_at_ < frame_bytes(stripe)) break;
+    traffic.bytes_sent += stripe.bytes;
+    traffic.header_bytes_sent += frame_bytes(stripe) - stripe.bytes;
+    Transfer& transfer = *stripe.transfer;
+    transfer.moved += stripe.bytes;
     if (transfer.moved == transfer.bytes) {
       transfer.state = Transfer::State::done;
       ++traffic.messages_sent;
@@ -120,20 +120,20 @@ bool Stream::push(Traffic& traffic) {
   return true;
 }
 
-bool Stream::pull(Traffic& traffic, std::span<std::byte> staging) {
+bool TcpConnection::pull(Traffic& traffic, std::span<std::byte> staging) {
   if (incoming.empty() || in_closed_ || ahead_) return false;
   Parts<3 * kBatch> parts;
   size_t budget = kCallBytes;
   for (size_t i = 0; i < std::min(kBatch, incoming.size()) && budget > 0; ++i) {
-    Piece& piece = incoming[i];
+    StripeTransfer& stripe = incoming[i];
     size_t at = i == 0 ? in_at_ : 0;
     if (at < kFrameHeaderBytes) {
       parts.add(&in_headers_[i * kFrameHeaderBytes] + at, kFrameHeaderBytes - at);
       at = kFrameHeaderBytes;
     }
-    size_t from = std::min(at - kFrameHeaderBytes, piece.bytes);
-    size_t bytes = std::min(budget, piece.bytes - from);
-    if (piece.transfer->apply) {
+    size_t from = std::min(at - kFrameHeaderBytes, stripe.bytes);
+    size_t bytes = std::min(budget, stripe.bytes - from);
+    if (stripe.transfer->apply) {
       size_t tail = i == 0 ? tail_bytes_ : 0;
       if (staging.size() < 128) break;
       bytes = std::min(bytes, staging.size() - 64);
@@ -143,12 +143,12 @@ bool Stream::pull(Traffic& traffic, std::span<std::byte> staging) {
       staging = staging.subspan(std::min(staging.size(), (tail + bytes + 63) / 64 * 64));
     } else {
       staged_[i] = nullptr;
-      parts.add(piece.transfer->data + piece.offset + from, bytes);
+      parts.add(stripe.transfer->data + stripe.offset + from, bytes);
     }
     budget -= bytes;
-    if (from + bytes < piece.bytes) break;
+    if (from + bytes < stripe.bytes) break;
     if (checked_) {
-      size_t got = std::max(at, kFrameHeaderBytes + piece.bytes) - (kFrameHeaderBytes + piece.bytes);
+      size_t got = std::max(at, kFrameHeaderBytes + stripe.bytes) - (kFrameHeaderBytes + stripe.bytes);
       parts.add(&in_trailers_[i * kFrameTrailerBytes] + got, kFrameTrailerBytes - got);
     }
   }
@@ -160,9 +160,9 @@ bool Stream::pull(Traffic& traffic, std::span<std::byte> staging) {
   return false;
 }
 
-bool Stream::arrived(Traffic& traffic, size_t bytes) {
+bool TcpConnection::arrived(Traffic& traffic, size_t bytes) {
   for (size_t i = 0; bytes > 0; ++i) {
-    Piece& piece = incoming[0];
+    StripeTransfer& stripe = incoming[0];
     if (in_at_ < kFrameHeaderBytes) {
       size_t step = std::min(bytes, kFrameHeaderBytes - in_at_);
       in_at_ += step;
@@ -172,26 +172,26 @@ bool Stream::arrived(Traffic& traffic, size_t bytes) {
         if (i > 0) std::memcpy(in_headers_.data(), wire, in_at_);
         return true;
       }
-      if (!header_arrived(piece, ConstFrameBytes(wire, kFrameHeaderBytes))) return true;
+      if (!header_arrived(stripe, ConstFrameBytes(wire, kFrameHeaderBytes))) return true;
     }
-    size_t from = std::min(in_at_ - kFrameHeaderBytes, piece.bytes);
-    if (size_t step = std::min(bytes, piece.bytes - from); step > 0) {
-      payload_arrived(piece, from, step, staged_[i]);
+    size_t from = std::min(in_at_ - kFrameHeaderBytes, stripe.bytes);
+    if (size_t step = std::min(bytes, stripe.bytes - from); step > 0) {
+      payload_arrived(stripe, from, step, staged_[i]);
       in_at_ += step;
       bytes -= step;
     }
-    if (checked_ && in_at_ >= kFrameHeaderBytes + piece.bytes) {
-      size_t step = std::min(bytes, frame_bytes(piece) - in_at_);
+    if (checked_ && in_at_ >= kFrameHeaderBytes + stripe.bytes) {
+      size_t step = std::min(bytes, frame_bytes(stripe) - in_at_);
       in_at_ += step;
       bytes -= step;
       std::byte* wire = &in_trailers_[i * kFrameTrailerBytes];
-      if (in_at_ < frame_bytes(piece) && i > 0) std::memcpy(in_trailers_.data(), wire, kFrameTrailerBytes);
-      if (in_at_ == frame_bytes(piece)) trailer_arrived(piece, wire);
+      if (in_at_ < frame_bytes(stripe) && i > 0) std::memcpy(in_trailers_.data(), wire, kFrameTrailerBytes);
+      if (in_at_ == frame_bytes(stripe)) trailer_arrived(stripe, wire);
     }
-    if (in_at_ < frame_bytes(piece)) break;
-    traffic.bytes_received += piece.bytes;
-    Transfer& transfer = *piece.transfer;
-    transfer.moved += piece.bytes;
+    if (in_at_ < frame_bytes(stripe)) break;
+    traffic.bytes_received += stripe.bytes;
+    Transfer& transfer = *stripe.transfer;
+    transfer.moved += stripe.bytes;
     if (transfer.moved == transfer.bytes) {
       transfer.state = Transfer::State::done;
       ++traffic.messages_received;
@@ -202,11 +202,12 @@ bool Stream::arrived(Traffic& traffic, size_t bytes) {
   return true;
 }
 
-// False when this stream has nothing more to take: the receive was mismatched, or another stream will find it is.
-bool Stream::header_arrived(const Piece& piece, ConstFrameBytes wire) {
+// Checks a received header. Returns false if this connection must stop reading: the message does not match the receive,
+// or this connection is ahead and connection 0 will find the mismatch.
+bool TcpConnection::header_arrived(const StripeTransfer& stripe, ConstFrameBytes wire) {
   FrameHeader header = decode_frame(wire, peer_);
-  Transfer& transfer = *piece.transfer;
-  if (index_ > 0 && header.number > piece.number) {
+  Transfer& transfer = *stripe.transfer;
+  if (index_ > 0 && header.number > stripe.number) {
     ahead_ = true;
     return false;
   }
@@ -217,33 +218,33 @@ bool Stream::header_arrived(const Piece& piece, ConstFrameBytes wire) {
     ahead_ = true;
     return false;
   }
-  if (header.number != piece.number || header.stripe != index_ || header.num_stripes != piece.num_stripes ||
+  if (header.number != stripe.number || header.stripe != index_ || header.num_stripes != stripe.num_stripes ||
       header.checked != checked_)
     throw CommError(
         CommError::Kind::corrupt, peer_,
-        fmt::format("rank {} sent message {} as stripe {} of {}{} where message {} as stripe {} of {}{} was due", peer_,
+        fmt::format("rank {}: got message {}, stripe {} of {}{}; expected message {}, stripe {} of {}{}", peer_,
                     header.number, header.stripe, header.num_stripes, header.checked ? " with checksum" : "",
-                    piece.number, index_, piece.num_stripes, checked_ ? " with checksum" : ""));
+                    stripe.number, index_, stripe.num_stripes, checked_ ? " with checksum" : ""));
   return true;
 }
 
-void Stream::payload_arrived(Piece& piece, size_t from, size_t bytes, std::byte* staged) {
-  std::byte* into = piece.transfer->data + piece.offset + from;
-  if (checked_) piece.crc = crc32c(piece.crc, staged ? staged + tail_bytes_ : into, bytes);
+void TcpConnection::payload_arrived(StripeTransfer& stripe, size_t from, size_t bytes, std::byte* staged) {
+  std::byte* into = stripe.transfer->data + stripe.offset + from;
+  if (checked_) stripe.crc = crc32c(stripe.crc, staged ? staged + tail_bytes_ : into, bytes);
   if (!staged) return;
   size_t have = tail_bytes_ + bytes;
-  size_t whole = from + bytes == piece.bytes ? have : have / 64 * 64;
-  if (whole > 0) piece.transfer->apply(piece.transfer->context, into - tail_bytes_, staged, whole);
+  size_t whole = from + bytes == stripe.bytes ? have : have / 64 * 64;
+  if (whole > 0) stripe.transfer->apply(stripe.transfer->context, into - tail_bytes_, staged, whole);
   tail_bytes_ = have - whole;
   std::memcpy(tail_.data(), staged + whole, tail_bytes_);
 }
 
-void Stream::trailer_arrived(const Piece& piece, const std::byte* wire) {
-  if (decode_u32(wire) != piece.crc)
+void TcpConnection::trailer_arrived(const StripeTransfer& stripe, const std::byte* wire) {
+  if (decode_u32(wire) != stripe.crc)
     throw CommError(
         CommError::Kind::corrupt, peer_,
-        fmt::format("rank {}: the payload of message {} ({} bytes) arrived damaged, checksum {:08x} against {:08x}",
-                    peer_, piece.number, piece.bytes, piece.crc, decode_u32(wire)));
+        fmt::format("rank {}: the payload of message {} ({} bytes) is damaged: got checksum {:08x}; expected {:08x}",
+                    peer_, stripe.number, stripe.bytes, stripe.crc, decode_u32(wire)));
 }
 
 }  // namespace esp::net

@@ -1,6 +1,6 @@
-// HeldPort: for tests, a loopback port on which nobody listens yet and which nobody else is given meanwhile. It is
-// bound and not listened on, so calls are refused until a listener that may share it (SO_REUSEADDR, as ours all do)
-// comes.
+// ReservedPort: for tests, a loopback port that is reserved but not listening. Linux gives the port to no other
+// process. Connections are refused until a listener with SO_REUSEADDR binds to it; all Espalier listeners set this
+// option.
 #pragma once
 
 #include <sys/socket.h>
@@ -12,9 +12,9 @@
 
 namespace esp::net {
 
-class HeldPort {
+class ReservedPort {
  public:
-  HeldPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const SocketAddress any = numeric_address("127.0.0.1", 0);
     int on = 1;
     if (!socket_ || setsockopt(socket_.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||

@@ -1,4 +1,4 @@
-#include "esp/net/posted.h"
+#include "esp/net/queued_transport.h"
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ Transfer& TransferQueue::pop() {
   return transfer;
 }
 
-void Posted::Active::add(int peer) {
+void QueuedTransport::ActivePeers::add(int peer) {
   char& flag = listed[static_cast<size_t>(peer)];
   if (flag) return;
   flag = 1;
@@ -39,11 +39,11 @@ int ranks_here(const World& world) {
 
 }  // namespace
 
-Posted::Subscription::~Subscription() {
-  fate->unsubscribe(id);
+QueuedTransport::Subscription::~Subscription() {
+  peer_status->unsubscribe(id);
 }
 
-Posted::Posted(const World& world, const Group& group)
+QueuedTransport::QueuedTransport(const World& world, const Group& group)
     : Transport(world, group),
       out_(group.members.size()),
       in_(group.members.size()),
@@ -53,40 +53,42 @@ Posted::Posted(const World& world, const Group& group)
   receiving_.listed.resize(group.members.size());
 }
 
-void Posted::hang(Doorbell& mine) {
-  bell_ = &mine;
+void QueuedTransport::set_wakeup(FutexEvent& mine) {
+  wakeup_ = &mine;
   subscription_ = std::make_unique<Subscription>();
-  subscription_->fate = world_.fate.get();
-  subscription_->id = world_.fate->subscribe([bell = bell_] { bell->wake(); });
+  subscription_->peer_status = world_.peer_status.get();
+  subscription_->id = world_.peer_status->subscribe([event = wakeup_] { event->wake(); });
 }
 
-void Posted::send(Transfer& transfer) {
+void QueuedTransport::send(Transfer& transfer) {
   int peer = transfer.peer;
-  ESP_CHECK(peer >= 0 && peer < size() && peer != rank(), "peer {} of {}", peer, size());
+  ESP_CHECK(peer >= 0 && peer < size() && peer != rank(), "peer: got {}; expected another rank of the {} ranks", peer,
+            size());
   ESP_CHECK(!abandoned_, "send on an abandoned transport");
   transfer.state = Transfer::State::posted;
   transfer.moved = 0;
   out_[static_cast<size_t>(peer)].push(transfer);
   sending_.add(peer);
-  posted(transfer, true);
+  on_post(transfer, true);
   push(peer);
 }
 
-void Posted::receive(Transfer& transfer) {
+void QueuedTransport::receive(Transfer& transfer) {
   int peer = transfer.peer;
-  ESP_CHECK(peer >= 0 && peer < size() && peer != rank(), "peer {} of {}", peer, size());
+  ESP_CHECK(peer >= 0 && peer < size() && peer != rank(), "peer: got {}; expected another rank of the {} ranks", peer,
+            size());
   ESP_CHECK(!abandoned_, "receive on an abandoned transport");
   transfer.state = Transfer::State::posted;
   transfer.moved = 0;
   in_[static_cast<size_t>(peer)].push(transfer);
   receiving_.add(peer);
-  posted(transfer, false);
+  on_post(transfer, false);
 }
 
-bool Posted::poll() {
-  heed_fate();
+bool QueuedTransport::poll() {
+  handle_faults();
   bool moved = false;
-  auto walk = [&](Active& active, std::vector<TransferQueue>& queues, auto&& move) {
+  auto walk = [&](ActivePeers& active, std::vector<TransferQueue>& queues, auto&& move) {
     for (size_t i = 0; i < active.peers.size();) {
       int peer = active.peers[i];
       TransferQueue& queue = queues[static_cast<size_t>(peer)];
@@ -107,7 +109,7 @@ bool Posted::poll() {
   return moved;
 }
 
-bool Posted::ready() const {
+bool QueuedTransport::ready() const {
   for (int peer : receiving_.peers)
     if (!in_[static_cast<size_t>(peer)].empty() && can_pull(peer)) return true;
   for (int peer : sending_.peers)
@@ -115,28 +117,29 @@ bool Posted::ready() const {
   return false;
 }
 
-void Posted::sleep(Deadline deadline) {
-  for (; spin_.again();) {
+void QueuedTransport::sleep(Deadline deadline) {
+  for (; spin_.spin_once();) {
     if (ready()) return;
-    if (world_.fate->epoch() != epoch_) return heed_fate();
+    if (world_.peer_status->epoch() != epoch_) return handle_faults();
   }
-  // Blocking ends the spin for good until something moves, so a long wait costs no core.
-  uint32_t ticket = bell_->arm();
-  if (!ready() && world_.fate->epoch() == epoch_) bell_->wait(ticket, deadline);
-  bell_->disarm();
-  heed_fate();
+  // After a wait has blocked, it does not spin again until a transfer moves. A long wait therefore uses no core.
+  uint32_t ticket = wakeup_->arm();
+  if (!ready() && world_.peer_status->epoch() == epoch_) wakeup_->wait(ticket, deadline);
+  wakeup_->disarm();
+  handle_faults();
 }
 
-void Posted::heed_fate() {
-  if (!check_fate()) return;
+void QueuedTransport::handle_faults() {
+  if (!check_peer_status()) return;
   for (size_t peer = 0; peer < left_.size(); ++peer) {
-    left_[peer] = world_.fate->left(group_.members[peer]);
+    left_[peer] = world_.peer_status->has_left(group_.members[peer]);
     any_left_ |= left_[peer] != 0;
   }
 }
 
-// A peer that ended in order had put everything it sent where it can be read; past that there is nothing to wait for.
-void Posted::check_left() {
+// Fails the transfers with a peer that left in order, once its messages are consumed: all its messages can be read
+// already, and no more will come.
+void QueuedTransport::check_left() {
   int waits_for = -1;
   for (int peer : receiving_.peers)
     if (left_[static_cast<size_t>(peer)] && !can_pull(peer)) waits_for = peer;
@@ -144,20 +147,20 @@ void Posted::check_left() {
     if (left_[static_cast<size_t>(peer)] && !can_push(peer)) waits_for = peer;
   if (waits_for < 0) return;
   abandon();
-  throw world_.fate->gone(group_.members[static_cast<size_t>(waits_for)]);
+  throw world_.peer_status->peer_left_error(group_.members[static_cast<size_t>(waits_for)]);
 }
 
-void Posted::abandon() noexcept {
+void QueuedTransport::abandon() noexcept {
   if (abandoned_) return;
   abandoned_ = true;
   for (int peer : sending_.peers) {
-    withdraw(peer);
+    cancel_sends(peer);
     out_[static_cast<size_t>(peer)] = {};
   }
   for (int peer : receiving_.peers) in_[static_cast<size_t>(peer)] = {};
 }
 
-void Posted::finish_send(int peer) {
+void QueuedTransport::finish_send(int peer) {
   Transfer& transfer = out_[static_cast<size_t>(peer)].pop();
   transfer.moved = transfer.bytes;
   transfer.state = Transfer::State::done;
@@ -166,7 +169,7 @@ void Posted::finish_send(int peer) {
   ++traffic.messages_sent;
 }
 
-void Posted::finish_receive(int peer) {
+void QueuedTransport::finish_receive(int peer) {
   Transfer& transfer = in_[static_cast<size_t>(peer)].pop();
   transfer.state = Transfer::State::done;
   Traffic& traffic = traffic_[static_cast<size_t>(peer)];
@@ -174,7 +177,7 @@ void Posted::finish_receive(int peer) {
   ++traffic.messages_received;
 }
 
-void Posted::mismatch(int peer, const Tag& got, size_t got_bytes) {
+void QueuedTransport::mismatch(int peer, const Tag& got, size_t got_bytes) {
   Transfer& transfer = in_[static_cast<size_t>(peer)].pop();
   transfer.got = got;
   transfer.got_bytes = got_bytes;
