@@ -21,16 +21,16 @@ bool point_to_point(Op op) {
   return op == Op::send || op == Op::recv || op == Op::signal || op == Op::wait;
 }
 
-// Checks that per-peer parts fit in memory.
+// Checks that the range [offset, offset + count) of each peer fits in memory.
 void check_parts(const Call& call, std::span<const size_t> counts, std::span<const size_t> offsets) {
   const size_t most = SIZE_MAX / 2 / size_of(call.dtype);
   for (size_t i = 0; i < counts.size(); ++i)
     if (counts[i] > most || (counts[i] > 0 && offsets[i] > most - counts[i]))
-      refuse(call, fmt::format("{} elements of {} at offset {}, for or from rank {}, do not fit in memory", counts[i],
-                               name_of(call.dtype), offsets[i], i));
+      refuse(call, fmt::format("rank {}'s part: {} elements of {} at offset {} do not fit in memory", i, counts[i],
+                               name_of(call.dtype), offsets[i]));
 }
 
-// Elements spanned by per-peer counts and offsets.
+// Number of elements from the start of the buffer to the end of the last peer's range.
 size_t span_of(std::span<const size_t> counts, std::span<const size_t> offsets) {
   size_t end = 0;
   for (size_t i = 0; i < counts.size(); ++i)
@@ -42,18 +42,20 @@ void check_irregular(const Call& call, int rank, int size) {
   auto n = static_cast<size_t>(size);
   if (call.send_counts.size() != n || call.send_offsets.size() != n || call.recv_counts.size() != n ||
       call.recv_offsets.size() != n)
-    refuse(call, fmt::format("needs {} counts and offsets each way, one per rank; given {}, {}, {}, {}", size,
+    refuse(call, fmt::format("number of entries: got send counts {}, send offsets {}, recv counts {}, recv offsets {}; "
+                             "expected {} each, one per rank",
                              call.send_counts.size(), call.send_offsets.size(), call.recv_counts.size(),
-                             call.recv_offsets.size()));
+                             call.recv_offsets.size(), size));
   check_parts(call, call.send_counts, call.send_offsets);
   check_parts(call, call.recv_counts, call.recv_offsets);
   auto me = static_cast<size_t>(rank);
   if (call.send_counts[me] != call.recv_counts[me])
-    refuse(call, fmt::format("rank {} sends itself {} elements and receives {} from itself", rank, call.send_counts[me],
-                             call.recv_counts[me]));
+    refuse(call,
+           fmt::format("rank {} sends {} elements to itself and receives {} from itself; both counts must be equal",
+                       rank, call.send_counts[me], call.recv_counts[me]));
 }
 
-// Buffers must be in place as defined by the call, or disjoint.
+// The two buffers must not overlap, or must be in place exactly as call.h defines for this op.
 void check_overlap(const Call& call, const BufferCounts& extents, int rank, int size) {
   size_t unit = size_of(call.dtype);
   auto in = reinterpret_cast<uintptr_t>(call.in), out = reinterpret_cast<uintptr_t>(call.out);
@@ -64,7 +66,7 @@ void check_overlap(const Call& call, const BufferCounts& extents, int rank, int 
   if (call.op == Op::reduce_scatter || call.op == Op::scatter) in_place = out == in + shift();
   if (call.op == Op::all_to_all_v) in_place = false;
   if (!in_place)
-    refuse(call, "the input and output buffers overlap in part; give one buffer (in place) or two that do not touch");
+    refuse(call, "the input and output buffers overlap partially; pass one buffer (in place) or two disjoint buffers");
 }
 
 }  // namespace
@@ -110,25 +112,28 @@ void check_arguments(const Call& call, int rank, int size) {
   if (point_to_point(call.op)) {
     if (call.root < 0 || call.root >= size)
       refuse(call, fmt::format("peer: got {}; expected a rank from 0 to {}", call.root, size - 1));
-    bool alone_blocks = call.op == Op::send || call.op == Op::recv;
-    if (alone_blocks && call.root == rank)
+    bool rejects_self = call.op == Op::send || call.op == Op::recv;
+    if (rejects_self && call.root == rank)
       refuse(call, fmt::format("peer: got {}, this rank itself; expected another rank", rank));
   }
   if (call.op == Op::all_to_all && call.count % static_cast<size_t>(size) != 0)
-    refuse(call, fmt::format("count: got {}; expected a multiple of the {} ranks. all_to_all_v accepts any", call.count,
-                             size));
+    refuse(call, fmt::format("count: got {}; expected a multiple of the {} ranks. Use all_to_all_v for other counts",
+                             call.count, size));
   if (call.op == Op::all_to_all_v) check_irregular(call, rank, size);
   if (call.count > SIZE_MAX / 2 / size_of(call.dtype))
-    refuse(call, fmt::format("{} elements of {} do not fit in memory", call.count, name_of(call.dtype)));
+    refuse(call, fmt::format("count: {} elements of {} do not fit in memory", call.count, name_of(call.dtype)));
   BufferCounts extents = buffer_counts_of(call, rank, size);
-  if (extents.in > 0 && !call.in) refuse(call, fmt::format("the input of {} elements is a null pointer", extents.in));
+  if (extents.in > 0 && !call.in)
+    refuse(call, fmt::format("input: got a null pointer; expected a buffer of {} elements", extents.in));
   if (extents.out > 0 && !call.out)
-    refuse(call, fmt::format("the output of {} elements is a null pointer", extents.out));
+    refuse(call, fmt::format("output: got a null pointer; expected a buffer of {} elements", extents.out));
   size_t unit = size_of(call.dtype);
   if (extents.in > 0 && reinterpret_cast<uintptr_t>(call.in) % unit != 0)
-    refuse(call, fmt::format("the input is not aligned to its {} byte elements", unit));
+    refuse(call,
+           fmt::format("input: the address is not aligned; expected a multiple of {} bytes, the element size", unit));
   if (extents.out > 0 && reinterpret_cast<uintptr_t>(call.out) % unit != 0)
-    refuse(call, fmt::format("the output is not aligned to its {} byte elements", unit));
+    refuse(call,
+           fmt::format("output: the address is not aligned; expected a multiple of {} bytes, the element size", unit));
   if (extents.in > 0 && extents.out > 0) check_overlap(call, extents, rank, size);
 }
 

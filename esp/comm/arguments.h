@@ -1,4 +1,4 @@
-// Argument checks of a call, made before anything is sent.
+// Argument checks of a call. They run before any data is sent.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,11 @@
 
 namespace esp::comm {
 
-// Throws UsageError with the value given and the values accepted. A valid call costs a few comparisons.
+// Throws UsageError naming the given value and the accepted values. Checking a valid call costs a few comparisons.
 void check_arguments(const Call& call, int rank, int size);
 
-// Elements of the two buffers on this rank, laid out as in call.h; 0 for a buffer this rank does not have.
+// Number of elements of the input and of the output on this rank, as defined in call.h. 0 means that this rank does not
+// use the buffer.
 struct BufferCounts {
   size_t in = 0, out = 0;
 };

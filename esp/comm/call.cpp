@@ -31,7 +31,7 @@ constexpr OpRow kOps[] = {
     {"wait", Op::wait},
 };
 
-// Tag::what, from the low end: op 8 bits, element type 8, reduction 8, algorithm id plus one 12, root 28.
+// Bit layout of Tag::what, lowest bits first: op 8, element type 8, reduction 8, algorithm id plus one 12, root 28.
 constexpr int kDTypeShift = 8, kReduceShift = 16, kAlgorithmShift = 24, kRootShift = 36;
 constexpr uint64_t kAlgorithmMask = 0xfff, kRootMask = 0xfffffff;
 
@@ -48,12 +48,12 @@ bool reduces(Op op) {
   return op == Op::reduce || op == Op::all_reduce || op == Op::reduce_scatter;
 }
 
-std::string in_words(const Described& call) {
+std::string call_text(const Described& call) {
   std::string text(name_of(call.op));
   if (call.op == Op::barrier) return fmt::format("{}, algorithm {}", text, call.algorithm);
   if (call.op == Op::signal) return fmt::format("signal to {}", call.root);
   if (call.op == Op::wait) return fmt::format("wait for {}", call.root);
-  // The irregular exchange has per-peer counts, so no total is printed.
+  // all_to_all_v has per-peer counts, so no total is printed.
   if (call.op == Op::all_to_all_v)
     text += fmt::format(" of {}", name_of(call.dtype));
   else
@@ -79,14 +79,14 @@ Op parse_op(std::string_view name) {
 }
 
 Chunk chunk_of(size_t count, int num_chunks, int k) {
-  ESP_CHECK(num_chunks > 0 && k >= 0 && k < num_chunks, "chunk {} of {}", k, num_chunks);
+  ESP_CHECK(num_chunks > 0 && k >= 0 && k < num_chunks, "chunk: got {}; expected 0 <= chunk < {}", k, num_chunks);
   auto parts = static_cast<size_t>(num_chunks), index = static_cast<size_t>(k);
   size_t base = count / parts, longer = count % parts;
   return {index * base + std::min(index, longer), base + (index < longer ? 1 : 0)};
 }
 
 std::string describe(const Call& call) {
-  return in_words({call.op, call.dtype, call.reduce, call.root, call.count, call.algorithm});
+  return call_text({call.op, call.dtype, call.reduce, call.root, call.count, call.algorithm});
 }
 
 std::optional<Op> op_of(const net::Tag& tag) {
@@ -103,19 +103,21 @@ std::string describe(const net::Tag& tag) {
   std::optional<Op> op = op_of(tag);
   auto dtype = static_cast<uint8_t>(tag.what >> kDTypeShift);
   auto reduce = static_cast<uint8_t>(tag.what >> kReduceShift);
-  // A tag comes from the network: values that encode no call are printed as numbers and never used as indices.
+  // Tags come from the network. A value that does not encode a call is printed as a number and never used as an index.
   if (!op || dtype > static_cast<uint8_t>(DType::u8) || reduce > static_cast<uint8_t>(ReduceOp::avg))
     return fmt::format("an unknown call (tag {:#x})", tag.what);
   int algorithm = static_cast<int>((tag.what >> kAlgorithmShift) & kAlgorithmMask) - 1;
   int root = static_cast<int>((tag.what >> kRootShift) & kRootMask);
-  std::string text = in_words(
+  std::string text = call_text(
       {*op, static_cast<DType>(dtype), static_cast<ReduceOp>(reduce), root, tag.count, algorithm_name(algorithm)});
   return tag.schedule == 0 ? text : fmt::format("{} {:08x}", text, tag.schedule);
 }
 
 net::Tag tag_of(const Call& call, uint64_t sequence, int algorithm_id) {
-  ESP_CHECK(algorithm_id >= -1 && algorithm_id < static_cast<int>(kAlgorithmMask), "algorithm id {}", algorithm_id);
-  ESP_CHECK(call.root >= 0 && static_cast<uint64_t>(call.root) <= kRootMask, "root {}", call.root);
+  ESP_CHECK(algorithm_id >= -1 && algorithm_id < static_cast<int>(kAlgorithmMask),
+            "algorithm id: got {}; expected -1 to {}", algorithm_id, kAlgorithmMask - 1);
+  ESP_CHECK(call.root >= 0 && static_cast<uint64_t>(call.root) <= kRootMask, "root: got {}; expected 0 to {}",
+            call.root, kRootMask);
   net::Tag tag;
   tag.sequence = sequence;
   tag.count = call.count;

@@ -1,5 +1,5 @@
-// One communication call as data: the public functions build it, every communicator runs it, and its tag carries enough
-// to describe a mismatching call of another rank.
+// One communication call as data. The public functions build it and every communicator runs it. Its tag carries enough
+// information to describe the mismatching call of another rank.
 #pragma once
 
 #include <cstddef>
@@ -37,16 +37,17 @@ enum class Op : uint8_t {
 std::string_view name_of(Op op);
 Op parse_op(std::string_view name);
 
-// Calls that every member makes, in the same order.
+// True for calls that every member makes in the same order.
 bool is_collective(Op op);
 
-// n elements over N chunks: chunk k has n/N + (k < n mod N) elements.
+// One chunk of a buffer of n elements that is cut into N chunks. Chunk k has n/N + (k < n mod N) elements.
 struct Chunk {
   size_t offset = 0, count = 0;
 };
 Chunk chunk_of(size_t count, int num_chunks, int k);
 
-// `count` is always the full logical buffer n, in elements, of which chunk k belongs to rank k:
+// `count` is always n, the number of elements of the full logical buffer. Chunk k of it belongs to rank k; r is this
+// rank.
 //   broadcast, reduce, all_reduce   in: n            out: n (reduce: on the root only)
 //   reduce_scatter                  in: n            out: chunk r
 //   all_gather                      in: chunk r      out: n
@@ -54,7 +55,7 @@ Chunk chunk_of(size_t count, int num_chunks, int k);
 //   all_to_all                      in: n            out: n; n must be a multiple of the size
 //   all_to_all_v                    count 0; per-peer counts and offsets in the spans below
 //   send, recv                      count elements to or from `root`
-// in == out (or the matching chunk of out) means in place.
+// A call is in place if `in` equals `out`, or if one of them is this rank's chunk of the other.
 struct Call {
   Op op = Op::barrier;
   const void* in = nullptr;
@@ -62,16 +63,16 @@ struct Call {
   size_t count = 0;
   DType dtype = DType::f32;
   ReduceOp reduce = ReduceOp::sum;
-  int root = 0;                         // or the peer of send, recv, signal, wait
-  std::string_view algorithm = "auto";  // a row of algo/table.cpp, "fused", or "auto"
+  int root = 0;                         // root rank; for send, recv, signal and wait: the peer
+  std::string_view algorithm = "auto";  // name of a row of algo/table.cpp, "fused", or "auto"
   std::span<const size_t> send_counts, send_offsets, recv_counts, recv_offsets;
-  Duration timeout = Duration::zero();  // zero: the communicator's
+  Duration timeout = Duration::zero();  // zero: use the communicator's timeout
 };
 
-// «all_reduce of 1000 f32, sum, algorithm ring», from a call or from a peer's tag.
+// Returns text such as «all_reduce of 1000 f32, sum, algorithm ring», from a call or from a peer's tag.
 std::string describe(const Call& call);
 std::string describe(const net::Tag& tag);
-// The op of a tag; none if the tag, read from the network, encodes no call.
+// The op of a tag that was read from the network; nullopt if the tag does not encode a call.
 std::optional<Op> op_of(const net::Tag& tag);
 net::Tag tag_of(const Call& call, uint64_t sequence, int algorithm_id);
 

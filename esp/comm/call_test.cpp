@@ -8,13 +8,13 @@
 namespace esp::comm {
 namespace {
 
-TEST(Op, NamesReadBack) {
+TEST(Op, NamesRoundTrip) {
   for (int i = 0; i <= static_cast<int>(Op::wait); ++i)
     EXPECT_EQ(parse_op(name_of(static_cast<Op>(i))), static_cast<Op>(i));
   EXPECT_THROW(parse_op("all_redce"), UsageError);
 }
 
-TEST(Chunk, CoversTheBufferInOrder) {
+TEST(Chunk, ChunksCoverBufferInOrder) {
   for (size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{1000}})
     for (int parts : {1, 2, 3, 8, 17}) {
       size_t next = 0;
@@ -43,7 +43,7 @@ TEST(Describe, NamesOpTypeAndCount) {
   EXPECT_EQ(describe(call), "send of 1000 f32 to 2");
 }
 
-TEST(Tag, CarriesTheCallThere) {
+TEST(Tag, RoundTripsCall) {
   for (const AlgorithmRow& row : algorithms())
     for (DType dtype : kAllDTypes)
       for (ReduceOp reduce : kernel::kAllReduceOps) {
@@ -58,7 +58,7 @@ TEST(Tag, CarriesTheCallThere) {
       }
 }
 
-TEST(Tag, DiffersWhenAnythingDiffers) {
+TEST(Tag, DiffersWhenAnyFieldOfCallDiffers) {
   Call call;
   call.op = Op::reduce;
   net::Tag tag = tag_of(call, 1, 3);

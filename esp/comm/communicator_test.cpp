@@ -1,4 +1,4 @@
-// What a communicator adds to schedules: work in flight, groups, splits, signals, counters, choices.
+// Communicator features beyond schedules: calls in flight, group calls, splits, signals, counters, algorithm choice.
 #include "esp/comm/communicator.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 TEST(Communicator, KeepsSeveralCallsInFlight) {
   net::run_threads(4, [](net::World& world) {
     for (const char* transport : {"inproc", "auto"}) {
-      auto comm = make_communicator(world, world.everyone(), test_options(transport));
+      auto comm = make_communicator(world, world.world_group(), test_options(transport));
       constexpr size_t kCount = 5000;
       std::vector<std::vector<int64_t>> data;
       for (int k = 0; k < 8; ++k) data.emplace_back(kCount, world.rank + k);
@@ -34,7 +34,7 @@ TEST(Communicator, KeepsSeveralCallsInFlight) {
         call.dtype = DType::i64;
         works.push_back(comm->start(call));
       }
-      // A blocking call queues behind them.
+      // A blocking call queues behind the started calls.
       int64_t last = world.rank;
       comm->all_reduce(&last, &last, 1, DType::i64, ReduceOp::max);
       EXPECT_EQ(last, 3);
@@ -44,9 +44,9 @@ TEST(Communicator, KeepsSeveralCallsInFlight) {
   });
 }
 
-TEST(Communicator, SendsAndReceivesOfAGroupCannotBlockEachOther) {
+TEST(Communicator, GroupedSendsAndReceivesDoNotDeadlock) {
   net::run_threads(4, [](net::World& world) {
-    auto comm = make_communicator(world, world.everyone(), test_options("inproc"));
+    auto comm = make_communicator(world, world.world_group(), test_options("inproc"));
     constexpr size_t kCount = 100'000;
     std::vector<int32_t> mine(kCount, world.rank);
     std::vector<std::vector<int32_t>> theirs(4, std::vector<int32_t>(kCount));
@@ -79,11 +79,11 @@ TEST(GroupScope, DrivesSeveralRanksFromOneThread) {
   auto worlds = net::thread_worlds(kRanks);
   std::vector<std::unique_ptr<Communicator>> comms(kRanks);
   {
-    std::vector<std::jthread> threads;  // opening is collective
+    std::vector<std::jthread> threads;  // opening is collective, so each rank needs a thread
     for (int r = 0; r < kRanks; ++r)
       threads.emplace_back([&, r] {
         net::World& world = worlds[static_cast<size_t>(r)];
-        comms[static_cast<size_t>(r)] = make_communicator(world, world.everyone(), test_options("auto"));
+        comms[static_cast<size_t>(r)] = make_communicator(world, world.world_group(), test_options("auto"));
       });
   }
   std::vector<std::vector<float>> data;
@@ -103,11 +103,11 @@ TEST(GroupScope, DrivesSeveralRanksFromOneThread) {
   for (const auto& buffer : data) EXPECT_EQ(buffer, std::vector<float>(1000, 1.5f));
 }
 
-TEST(Communicator, SplitsByColourOrdersByKeyAndSplitsAgain) {
+TEST(Communicator, SplitGroupsRanksByColourAndOrdersThemByKey) {
   for (const char* transport : {"inproc", "auto"})
     net::run_threads(7, [&](net::World& world) {
-      auto comm = make_communicator(world, world.everyone(), test_options(transport));
-      // Even ranks in reverse, odd ones as they are, rank 6 nowhere.
+      auto comm = make_communicator(world, world.world_group(), test_options(transport));
+      // Even ranks form a group in reverse rank order, odd ranks a group in rank order; rank 6 joins no group.
       int colour = world.rank == 6 ? -1 : world.rank % 2;
       auto half = comm->split(colour, colour == 0 ? -world.rank : 0);
       if (world.rank == 6) {
@@ -125,7 +125,7 @@ TEST(Communicator, SplitsByColourOrdersByKeyAndSplitsAgain) {
       int32_t least = world.rank;
       pair->all_reduce(&least, &least, 1, DType::i32, ReduceOp::min);
       EXPECT_EQ(least, half->rank() == 2 ? world.rank : colour == 0 ? 2 : 1);
-      // Two splits alike give two groups.
+      // A second split with the same colours must create a separate group.
       auto again = half->split(0, 0);
       again->barrier();
       half->barrier();
@@ -135,7 +135,7 @@ TEST(Communicator, SplitsByColourOrdersByKeyAndSplitsAgain) {
 
 TEST(Communicator, SignalsAccumulateAndBypassQueue) {
   net::run_threads(3, [](net::World& world) {
-    auto comm = make_communicator(world, world.everyone(), test_options("auto"));
+    auto comm = make_communicator(world, world.world_group(), test_options("auto"));
     int next = (world.rank + 1) % 3, before = (world.rank + 2) % 3;
     comm->signal(next);
     comm->signal(next);
@@ -147,11 +147,11 @@ TEST(Communicator, SignalsAccumulateAndBypassQueue) {
   });
 }
 
-TEST(Communicator, RunsIrregularAllToAll) {
+TEST(Communicator, AllToAllVDeliversIrregularCounts) {
   for (const char* transport : {"inproc", "auto"})
     net::run_threads(5, [&](net::World& world) {
-      auto comm = make_communicator(world, world.everyone(), test_options(transport));
-      // Rank r sends r * p elements to p, so some pairs have nothing to say.
+      auto comm = make_communicator(world, world.world_group(), test_options(transport));
+      // Rank r sends r * p elements to p, so some pairs exchange nothing.
       std::vector<size_t> counts(5), send_offsets(5), recv_counts(5), recv_offsets(5);
       size_t sent = 0, received = 0;
       for (size_t p = 0; p < 5; ++p) {
@@ -191,7 +191,7 @@ TEST(Communicator, RunsUserSchedule) {
   net::run_threads(3, [&](net::World& world) {
     CommOptions options = test_options("inproc");
     options.schedules = {file};
-    auto comm = make_communicator(world, world.everyone(), options);
+    auto comm = make_communicator(world, world.world_group(), options);
     std::vector<int32_t> data(1000, world.rank + 1);
     Call call;
     call.op = Op::all_reduce;
@@ -204,14 +204,14 @@ TEST(Communicator, RunsUserSchedule) {
     EXPECT_EQ(comm->stats().at(0).algorithm, "mine");
     auto alone = comm->split(world.rank == 2 ? 1 : 0, 0);
     if (world.rank != 2) {
-      EXPECT_THROW(alone->run(call), UsageError);  // made for three
+      EXPECT_THROW(alone->run(call), UsageError);  // the schedule is for three ranks; this group has one
     }
   });
 }
 
-TEST(Communicator, CountsWhatTheRingSends) {
+TEST(Communicator, CountsTrafficOfRing) {
   net::run_threads(4, [](net::World& world) {
-    auto comm = make_communicator(world, world.everyone(), test_options("inproc", 0));
+    auto comm = make_communicator(world, world.world_group(), test_options("inproc", 0));
     std::vector<float> data(1000, 1.0f);
     Call call;
     call.op = Op::all_reduce;
@@ -223,20 +223,20 @@ TEST(Communicator, CountsWhatTheRingSends) {
     ASSERT_EQ(stats.size(), 1u);
     EXPECT_EQ(stats[0].algorithm, "ring");
     EXPECT_EQ(stats[0].calls, 3u);
-    EXPECT_EQ(stats[0].bytes_sent, 3u * 2 * 3 * 1000);  // 2(N-1)/N·S
+    EXPECT_EQ(stats[0].bytes_sent, 3u * 2 * 3 * 1000);  // bytes per rank: 2(N-1)/N·S
     EXPECT_EQ(stats[0].messages, 3u * 6);
     EXPECT_EQ(stats[0].rounds, 3u * 6);
     EXPECT_EQ(stats[0].transport, "inproc");
-    // Shared memory uses the fused path.
-    auto fused = make_communicator(world, world.everyone(), test_options("auto"));
+    // With shared memory the fused path is used.
+    auto fused = make_communicator(world, world.world_group(), test_options("auto"));
     fused->barrier();
     EXPECT_EQ(fused->stats().at(0).transport, "shm");
   });
 }
 
-TEST(Communicator, ChoosesAlgorithmAndExplains) {
+TEST(Communicator, AutoChoosesSameAlgorithmOnAllRanksAndExplainsIt) {
   net::run_threads(4, [](net::World& world) {
-    auto comm = make_communicator(world, world.everyone(), test_options("inproc"));
+    auto comm = make_communicator(world, world.world_group(), test_options("inproc"));
     std::vector<float> data(100'000, 1.0f);
     comm->all_reduce(data.data(), data.data(), data.size(), DType::f32, ReduceOp::sum);
     EXPECT_EQ(data, std::vector<float>(100'000, 4.0f));
@@ -247,7 +247,7 @@ TEST(Communicator, ChoosesAlgorithmAndExplains) {
     std::string why = comm->explain(call);
     EXPECT_NE(why.find("as measured"), std::string::npos) << why;
     EXPECT_NE(why.find("* "), std::string::npos) << why;
-    // Ranks must agree even if their measurements differed.
+    // All ranks must choose the same algorithm, even if their measurements differ.
     uint64_t hash = std::hash<std::string>{}(why), other = 0;
     comm->run(
         {.op = Op::broadcast, .in = &hash, .out = world.rank == 0 ? &hash : &other, .count = 1, .dtype = DType::i64});

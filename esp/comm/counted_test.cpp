@@ -1,5 +1,6 @@
-// Runs every algorithm with data over a real transport, on 1 to 17 ranks and 27: the transport's counters on every rank
-// must equal the closed formula, to the byte and the message, and the results must equal the replay bit for bit.
+// Runs every algorithm with data over a real transport, on 1 to 17 ranks and on 27. On every rank the transport's
+// counters must equal the closed formula exactly in bytes and messages, and the results must equal the replay bit for
+// bit.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -21,10 +22,10 @@ namespace {
 
 struct Counted {
   const AlgorithmRow* row;
-  std::vector<CollectiveSpec> specs;  // by rank
+  std::vector<CollectiveSpec> specs;  // indexed by rank
   std::vector<Bytes> inputs, outputs;
   std::vector<closed::SentCount> sent;
-  std::vector<std::vector<size_t>> lists;  // storage for the specs of an irregular exchange
+  std::vector<std::vector<size_t>> lists;  // storage for the count and offset spans of all_to_all_v
   std::string name() const {
     const CollectiveSpec& p = specs[0];
     return fmt::format("{} {} size {} count {} root {}", name_of(row->op), row->name, p.size, p.count, p.root);
@@ -40,7 +41,7 @@ Bytes random_floats(size_t count, uint64_t seed) {
   return bytes;
 }
 
-// Counts per pair, a third of them nothing, laid out one after the other.
+// Fills the counts of every pair of ranks; about a third are 0. Data is laid out without gaps.
 void fill_irregular(Counted& c) {
   size_t n = c.specs.size();
   c.lists.assign(4 * n, std::vector<size_t>(n));
@@ -80,7 +81,7 @@ std::vector<closed::SentCount> formula_for(const AlgorithmRow& row, const std::v
 Counted counted(const AlgorithmRow& row, const CollectiveSpec& spec) {
   Counted c;
   c.row = &row;
-  c.specs = for_every_rank(spec);
+  c.specs = specs_for_all_ranks(spec);
   if (row.op == Op::all_to_all_v) fill_irregular(c);
   for (const CollectiveSpec& p : c.specs)
     c.inputs.push_back(random_floats(sizes_of(p).input, static_cast<uint64_t>(p.rank) + 3));
@@ -114,7 +115,7 @@ void run_counted(ScheduledCommunicator& comm, const Counted& c) {
   EXPECT_EQ(out, c.outputs[r]) << c.name() << " rank " << r;
 }
 
-// All rows at one size, in one group.
+// Runs every algorithm with one group size.
 void expect_counted(int size, const std::vector<int>& shape) {
   std::vector<Counted> cases;
   auto n = static_cast<size_t>(size);
@@ -130,7 +131,8 @@ void expect_counted(int size, const std::vector<int>& shape) {
       spec.count = count;
       spec.root = rooted ? static_cast<int>(random_bits(2, count, n) % n) : 0;
       spec.shape.dims = shape;
-      // A grid of fewer axes than an algorithm has is split further; the formula is for the axes as given.
+      // Skips algorithms that need more axes than `shape` has: they split the grid further, but the formula assumes the
+      // given grid.
       const closed::Formula* formula = closed::formula_of(row);
       if (formula && formula->num_axes > static_cast<int>(shape.size()) && !shape.empty()) continue;
       if (!row.applies || row.applies(spec).empty()) cases.push_back(counted(row, spec));
@@ -139,19 +141,19 @@ void expect_counted(int size, const std::vector<int>& shape) {
   CommOptions options;
   options.transport = "inproc";
   options.timeout = std::chrono::seconds(60);
-  options.slice_bytes = 0;  // a message of the schedule is a message of the transport
+  options.slice_bytes = 0;  // one message of the schedule is one message of the transport
   options.shape = shape;
   net::run_threads(size, [&](net::World& world) {
-    ScheduledCommunicator comm(world, world.everyone(), options);
+    ScheduledCommunicator comm(world, world.world_group(), options);
     for (const Counted& c : cases) run_counted(comm, c);
   });
 }
 
-TEST(Counted, TrafficMatchesFormulaForEveryAlgorithm) {
+TEST(TrafficCounters, MatchFormulaForEveryAlgorithm) {
   for (int size = 1; size <= 17; ++size) expect_counted(size, {});
 }
 
-TEST(Counted, TrafficMatchesFormulaOnGridsOf27) {
+TEST(TrafficCounters, MatchFormulaOnGridsOf27Ranks) {
   expect_counted(27, {3, 3, 3});
   expect_counted(27, {9, 3});
 }

@@ -19,20 +19,21 @@ void apply_reduce(const void* context, std::byte* dst, const std::byte* src, siz
   kernel::reduce(dst, dst + how.operand, src, bytes / size_of(how.dtype), how.dtype, how.op);
 }
 
-bool is_message(Act act) {
-  return act == Act::send || act == Act::receive || act == Act::receive_reduce;
+bool is_message(ActionType type) {
+  return type == ActionType::send || type == ActionType::receive || type == ActionType::receive_reduce;
 }
 
 }  // namespace
 
-std::byte* Executor::address(const BufferOffset& place) const {
-  switch (place.buffer) {
+std::byte* Executor::address(const BufferOffset& location) const {
+  switch (location.buffer) {
     case Buffer::input:
-      return const_cast<std::byte*>(in_) + place.offset;  // only read: plan.cpp checks
+      // no step writes through this pointer: plan.cpp checks that the input is only read
+      return const_cast<std::byte*>(in_) + location.offset;
     case Buffer::output:
-      return out_ + place.offset;
+      return out_ + location.offset;
     case Buffer::scratch:
-      return scratch_ + place.offset;
+      return scratch_ + location.offset;
   }
   return nullptr;
 }
@@ -53,15 +54,15 @@ void Executor::bind(Plan& plan, const void* in, void* out, DType dtype, ReduceOp
   for (uint32_t i = 0; i < plan.steps.size(); ++i) {
     const PlanStep& step = plan.steps[i];
     plan.waiting[i] = step.num_before;
-    if (!is_message(step.act)) continue;
+    if (!is_message(step.type)) continue;
     Transfer& transfer = plan.transfers[i];
     transfer = Transfer{};
     transfer.peer = plan.lanes[static_cast<size_t>(step.lane)].peer;
-    transfer.data = address(step.place);
+    transfer.data = address(step.location);
     transfer.bytes = step.bytes;
     transfer.tag = tag;
     transfer.tag.step = step.message;
-    if (step.act == Act::receive_reduce) {
+    if (step.type == ActionType::receive_reduce) {
       plan.contexts[i] = {dtype, op, step.from_operand ? address(plan.sources[step.first_source]) - transfer.data : 0};
       transfer.apply = apply_reduce;
       transfer.context = &plan.contexts[i];
@@ -71,39 +72,39 @@ void Executor::bind(Plan& plan, const void* in, void* out, DType dtype, ReduceOp
   std::fill(plan.finished.begin(), plan.finished.end(), 0);
   plan.ready.clear();
   remaining_ = static_cast<uint32_t>(plan.steps.size());
-  wrong_ = nullptr;
-  waits_for_ = -1;
-  resting_ = false;
+  mismatched_ = nullptr;
+  missing_peer_ = -1;
+  idle_ = false;
 }
 
 Executor::RunStatus Executor::run(Plan& plan, const void* in, void* out, DType dtype, ReduceOp op, const net::Tag& tag,
                                   Deadline deadline) {
   bind(plan, in, out, dtype, op, tag);
-  if (transport_.ordered()) return run_in_order(plan, deadline);
+  if (transport_.ordered()) return run_ordered(plan, deadline);
   for (uint32_t lane = 0; lane < plan.lanes.size(); ++lane) issue_ready(plan, lane);
   for (uint32_t i = 0; i < plan.steps.size(); ++i)
-    if (plan.steps[i].num_before == 0 && !is_message(plan.steps[i].act)) {
+    if (plan.steps[i].num_before == 0 && !is_message(plan.steps[i].type)) {
       run_local(plan, plan.steps[i]);
       finish(plan, i);
     }
   while (remaining_ > 0) {
     bool moved = transport_.poll();
     bool advanced = collect(plan);
-    if (wrong_) return mismatched(*wrong_);
+    if (mismatched_) return mismatched(*mismatched_);
     if (moved || advanced) {
-      resting_ = false;
+      idle_ = false;
       continue;
     }
-    rest(deadline);
+    wait_idle(deadline);
     if (deadline.passed() && !transport_.poll()) {
       collect(plan);
-      if (remaining_ > 0) return expire(plan);
+      if (remaining_ > 0) return expire_plan(plan);
     }
   }
   return RunStatus::done;
 }
 
-// Posts the messages at the front of a lane whose memory is ready.
+// Posts the next messages of a lane, in order, as long as their memory is ready.
 void Executor::issue_ready(Plan& plan, uint32_t lane_index) {
   const MessageLane& lane = plan.lanes[lane_index];
   uint32_t& posted = plan.posted[lane_index];
@@ -116,7 +117,7 @@ void Executor::issue_ready(Plan& plan, uint32_t lane_index) {
   }
 }
 
-// Polls the oldest message of every lane; true if any completed.
+// Polls the oldest unfinished message of every lane; returns true if any completed.
 bool Executor::collect(Plan& plan) {
   bool advanced = false;
   for (uint32_t i = 0; i < plan.lanes.size(); ++i) {
@@ -125,7 +126,7 @@ bool Executor::collect(Plan& plan) {
       uint32_t step = plan.lane_steps[lane.first + plan.finished[i]];
       const Transfer& transfer = plan.transfers[step];
       if (transfer.state == Transfer::State::mismatched) {
-        wrong_ = &transfer;
+        mismatched_ = &transfer;
         return true;
       }
       if (transfer.state != Transfer::State::done) break;
@@ -137,7 +138,8 @@ bool Executor::collect(Plan& plan) {
   return advanced;
 }
 
-// Marks a step done and starts what waited for it; a loop, not recursion, since chains of local steps may be long.
+// Marks a step done and starts the steps that depended on it. Uses a loop instead of recursion, because chains of local
+// steps may be long.
 void Executor::finish(Plan& plan, uint32_t done) {
   size_t bottom = plan.ready.size();
   for (;;) {
@@ -159,8 +161,8 @@ void Executor::finish(Plan& plan, uint32_t done) {
 }
 
 void Executor::run_local(Plan& plan, const PlanStep& step) {
-  std::byte* dst = address(step.place);
-  if (step.act == Act::copy) {
+  std::byte* dst = address(step.location);
+  if (step.type == ActionType::copy) {
     const std::byte* src = address(plan.sources[step.first_source]);
     if (src != dst) std::memmove(dst, src, step.bytes);
     return;
@@ -170,7 +172,7 @@ void Executor::run_local(Plan& plan, const PlanStep& step) {
                          dtype_, op_);
 }
 
-Executor::RunStatus Executor::run_in_order(Plan& plan, Deadline deadline) {
+Executor::RunStatus Executor::run_ordered(Plan& plan, Deadline deadline) {
   int64_t call_end = clock_ps_;
   for (uint32_t i = 0; i < plan.steps.size(); ++i) {
     int64_t ready_ps = clock_ps_;
@@ -180,13 +182,13 @@ Executor::RunStatus Executor::run_in_order(Plan& plan, Deadline deadline) {
       ready_ps = std::max(ready_ps, plan.end_ps[earlier]);
     }
     const PlanStep& step = plan.steps[i];
-    if (!is_message(step.act)) {
+    if (!is_message(step.type)) {
       run_local(plan, step);
       plan.end_ps[i] = ready_ps;
       continue;
     }
     plan.transfers[i].ready_ps = ready_ps;
-    step.act == Act::send ? transport_.send(plan.transfers[i]) : transport_.receive(plan.transfers[i]);
+    step.type == ActionType::send ? transport_.send(plan.transfers[i]) : transport_.receive(plan.transfers[i]);
   }
   for (uint32_t i = 0; i < plan.steps.size(); ++i) {
     if (RunStatus outcome = wait_for(plan, i, deadline); outcome != RunStatus::done) return outcome;
@@ -197,16 +199,16 @@ Executor::RunStatus Executor::run_in_order(Plan& plan, Deadline deadline) {
 }
 
 Executor::RunStatus Executor::wait_for(Plan& plan, uint32_t step, Deadline deadline) {
-  if (!is_message(plan.steps[step].act)) return RunStatus::done;
+  if (!is_message(plan.steps[step].type)) return RunStatus::done;
   Transfer& transfer = plan.transfers[step];
   while (transfer.state == Transfer::State::posted) {
     if (transport_.poll()) {
-      resting_ = false;
+      idle_ = false;
       continue;
     }
-    rest(deadline);
+    wait_idle(deadline);
     if (deadline.passed() && !transport_.poll() && transfer.state == Transfer::State::posted) {
-      waits_for_ = transfer.peer;
+      missing_peer_ = transfer.peer;
       return RunStatus::expired;
     }
   }
@@ -216,8 +218,8 @@ Executor::RunStatus Executor::wait_for(Plan& plan, uint32_t step, Deadline deadl
 }
 
 Executor::RunStatus Executor::exchange(std::span<PeerMessage> messages, Deadline deadline) {
-  waits_for_ = -1;
-  resting_ = false;
+  missing_peer_ = -1;
+  idle_ = false;
   for (PeerMessage& message : messages) {
     message.transfer.ready_ps = clock_ps_;
     message.sends ? transport_.send(message.transfer) : transport_.receive(message.transfer);
@@ -233,15 +235,15 @@ Executor::RunStatus Executor::exchange(std::span<PeerMessage> messages, Deadline
       continue;
     }
     if (transport_.poll()) {
-      resting_ = false;
+      idle_ = false;
       continue;
     }
-    // A mismatch further down the list must not wait for the front.
+    // Reports a mismatch of any message at once, even if an earlier message of the list has not arrived.
     for (const PeerMessage& message : messages.subspan(next))
       if (message.transfer.state == Transfer::State::mismatched) return mismatched(message.transfer);
-    rest(deadline);
+    wait_idle(deadline);
     if (deadline.passed() && !transport_.poll() && transfer.state == Transfer::State::posted) {
-      waits_for_ = transfer.peer;
+      missing_peer_ = transfer.peer;
       return RunStatus::expired;
     }
   }
@@ -249,10 +251,10 @@ Executor::RunStatus Executor::exchange(std::span<PeerMessage> messages, Deadline
   return RunStatus::done;
 }
 
-// Waits for the transport, and checks the peers if that takes long.
-void Executor::rest(Deadline deadline) {
-  if (!resting_) {
-    resting_ = true;
+// Sleeps in the transport until there is progress. If the wait takes long, checks the peers.
+void Executor::wait_idle(Deadline deadline) {
+  if (!idle_) {
+    idle_ = true;
     idle_interval_ = kFirstIdleInterval;
     next_check_ = Clock::now() + idle_interval_;
   }
@@ -263,11 +265,11 @@ void Executor::rest(Deadline deadline) {
   next_check_ = Clock::now() + idle_interval_;
 }
 
-Executor::RunStatus Executor::expire(const Plan& plan) {
+Executor::RunStatus Executor::expire_plan(const Plan& plan) {
   for (size_t i = 0; i < plan.lanes.size(); ++i)
-    if (!plan.lanes[i].sends && plan.finished[i] < plan.posted[i]) waits_for_ = plan.lanes[i].peer;
-  for (size_t i = 0; i < plan.lanes.size() && waits_for_ < 0; ++i)
-    if (plan.finished[i] < plan.posted[i]) waits_for_ = plan.lanes[i].peer;
+    if (!plan.lanes[i].sends && plan.finished[i] < plan.posted[i]) missing_peer_ = plan.lanes[i].peer;
+  for (size_t i = 0; i < plan.lanes.size() && missing_peer_ < 0; ++i)
+    if (plan.finished[i] < plan.posted[i]) missing_peer_ = plan.lanes[i].peer;
   return RunStatus::expired;
 }
 

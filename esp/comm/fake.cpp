@@ -59,7 +59,8 @@ class Fake final : public Communicator {
     return {};
   }
 
-  // The other members' colours are unknown; they are assumed equal to this rank's, so the group keeps its size.
+  // The fake knows only this rank's colour. It assumes that all members have the same colour, so the group keeps its
+  // size.
   std::unique_ptr<Communicator> split(int colour, int) override {
     if (colour < 0) return nullptr;
     CommOptions options = options_;
@@ -98,8 +99,8 @@ class Fake final : public Communicator {
     return spec;
   }
 
-  Links links() const {
-    Links links;
+  GroupLinks links() const {
+    GroupLinks links;
     links.widest = Tier::host;
     links.tiers = tiers_;
     return links;
@@ -108,7 +109,8 @@ class Fake final : public Communicator {
   const AlgorithmRow& row_for(const Call& call, const CollectiveSpec& spec) const {
     int id = algorithm_id_of(call.op, call.algorithm);
     if (id == kAutoAlgorithm) id = preferences_[static_cast<size_t>(call.op)];
-    // The fused path sends no messages to count; its shares are those of the direct exchange `auto` reckons with.
+    // The fused path sends no messages that could be counted, so its calls are counted as the algorithm that `auto`
+    // would choose without it.
     if (id == kAutoAlgorithm || id == kFusedAlgorithm) return choose(spec, size_of(call.dtype), links());
     const AlgorithmRow& row = algorithms()[static_cast<size_t>(id)];
     if (std::string why = row.applies ? row.applies(spec) : ""; !why.empty())
@@ -122,10 +124,10 @@ class Fake final : public Communicator {
     Schedule schedule = row.build(spec);
     size_t sent = 0, received = 0, messages = 0;
     for (const Action& action : schedule.actions) {
-      if (action.act == Act::send) {
+      if (action.type == ActionType::send) {
         sent += action.region.count;
         ++messages;
-      } else if (action.act == Act::receive || action.act == Act::receive_reduce) {
+      } else if (action.type == ActionType::receive || action.type == ActionType::receive_reduce) {
         received += action.region.count;
       }
     }
@@ -168,7 +170,7 @@ class Fake final : public Communicator {
 
 std::unique_ptr<Communicator> make_fake(int rank, int size, const CommOptions& options, const AlphaBeta& link) {
   if (size < 1 || rank < 0 || rank >= size)
-    throw UsageError(fmt::format("fake communicator: got rank {} of {}; expected a rank below the size", rank, size));
+    throw UsageError(fmt::format("fake communicator: got rank {} with size {}; expected 0 <= rank < size", rank, size));
   return std::make_unique<Fake>(rank, size, options, link);
 }
 

@@ -1,6 +1,6 @@
-// A communicator that moves no data and counts: bytes, messages and rounds per algorithm, as the real one would send.
-// For planning and for tests. Arguments are checked as usual; outputs keep their contents. Calls never wait, so a
-// single process can run a whole program.
+// Fake communicator: moves no data. It counts the bytes, messages and rounds that the real communicator would use, per
+// algorithm. Used for planning and in tests. Arguments are checked as usual; outputs are not written. Calls never wait,
+// so a single process can run a whole program.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace esp::comm {
 
-// `link` is the link model `auto` uses.
+// `link`: the link model that `auto` uses.
 std::unique_ptr<Communicator> make_fake(int rank, int size, const CommOptions& options = {},
                                         const AlphaBeta& link = {});
 

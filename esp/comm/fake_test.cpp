@@ -1,4 +1,4 @@
-// The fake communicator counts the traffic of the real one.
+// The fake communicator counts the same traffic as the real one.
 #include "esp/comm/fake.h"
 
 #include <gtest/gtest.h>
@@ -10,13 +10,13 @@
 namespace esp::comm {
 namespace {
 
-TEST(Fake, CountsTrafficOfRealCommunicator) {
+TEST(FakeCommunicator, CountsTrafficOfRealCommunicator) {
   for (int size : {2, 3, 4, 6})
     net::run_threads(size, [&](net::World& world) {
       CommOptions options;
       options.transport = "inproc";
-      options.slice_bytes = 0;  // a slice is a message of its own
-      auto real = make_communicator(world, world.everyone(), options);
+      options.slice_bytes = 0;  // each slice would count as a message
+      auto real = make_communicator(world, world.world_group(), options);
       auto fake = make_fake(world.rank, size, options);
       for (const AlgorithmRow& row : algorithms()) {
         Call call;
@@ -48,7 +48,7 @@ TEST(Fake, CountsTrafficOfRealCommunicator) {
     });
 }
 
-TEST(Fake, MovesNothingAndNeverWaits) {
+TEST(FakeCommunicator, MovesNoDataAndNeverWaits) {
   auto fake = make_fake(3, 8);
   std::vector<float> in(64, 1.0f), out(64, 7.0f);
   fake->all_reduce(in.data(), out.data(), 64, DType::f32, ReduceOp::sum);

@@ -1,4 +1,4 @@
-// Mismatching calls, absent ranks, invalid arguments: every rank reports an error and no rank hangs.
+// Mismatching calls, absent ranks and invalid arguments: every rank reports an error and no rank hangs.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The error each rank's `body` threw, by rank; empty if it returned.
+// Error text thrown by `body` on each rank, indexed by rank; empty if `body` returned.
 std::vector<std::string> errors_of(int size, const std::string& transport, Duration timeout,
                                    const std::function<void(Communicator&)>& body) {
   std::vector<std::string> errors(static_cast<size_t>(size));
@@ -26,22 +26,23 @@ std::vector<std::string> errors_of(int size, const std::string& transport, Durat
     CommOptions options;
     options.transport = transport;
     options.timeout = timeout;
-    auto comm = make_communicator(world, world.everyone(), options);
+    auto comm = make_communicator(world, world.world_group(), options);
     auto& error = errors[static_cast<size_t>(world.rank)];
     try {
       comm->barrier();
       body(*comm);
-      // Some calls return on a rank before the others detect the mismatch; its next call reports it.
+      // On some ranks a call returns before the other ranks detect the mismatch. The next call of these ranks must
+      // report it.
       for (int i = 0; i < 1000; ++i) {
         comm->barrier();
         std::this_thread::sleep_for(1ms);
       }
     } catch (const CommError& first) {
       error = first.what();
-      // Dead: repeats its error.
+      // A failed communicator must throw the same error again.
       try {
         comm->barrier();
-        error = "the communicator came back to life";
+        error = "the failed communicator completed a barrier";
       } catch (const CommError& second) {
         if (error != second.what()) error = fmt::format("first \"{}\", then \"{}\"", error, second.what());
       }
@@ -58,8 +59,8 @@ int ranks_named(const std::string& text) {
 
 struct Difference {
   const char* name;
-  std::function<void(Communicator&, Call&)> change;  // for rank 1
-  std::vector<std::string> words;                    // that must be in every rank's error
+  std::function<void(Communicator&, Call&)> change;  // change applied to the call of rank 1
+  std::vector<std::string> words;                    // words that must appear in the error of every rank
 };
 
 class Mismatch : public testing::TestWithParam<const char*> {};
@@ -93,7 +94,7 @@ TEST_P(Mismatch, ReportsBothRanksAndDifferenceToEveryRank) {
 }
 
 TEST_P(Mismatch, ReportsDifferentAlgorithms) {
-  // The ranks may wait for each other without messages; their call positions reveal it.
+  // The ranks may wait for each other without messages; their call positions show the mismatch.
   auto errors = errors_of(4, GetParam(), 60s, [&](Communicator& comm) {
     std::vector<float> data(1000, 1.0f);
     Call call;
@@ -106,12 +107,13 @@ TEST_P(Mismatch, ReportsDifferentAlgorithms) {
   for (const std::string& error : errors) {
     EXPECT_NE(error.find("rank 2"), std::string::npos) << error;
     EXPECT_NE(error.find("tree"), std::string::npos) << error;
-    EXPECT_EQ(error.find("timed out after"), std::string::npos) << "the deadline found it: " << error;
+    EXPECT_EQ(error.find("timed out after"), std::string::npos)
+        << "the mismatch was reported only at the deadline: " << error;
   }
 }
 
-TEST_P(Mismatch, IsDetectedWithoutMessages) {
-  // A gather, a reduce and broadcasts, each with a root of its own.
+TEST_P(Mismatch, DetectsDifferentCallsThatExchangeNoMessage) {
+  // Rank 3 calls gather, rank 2 reduce, ranks 0 and 1 broadcast; the roots differ.
   auto errors = errors_of(4, GetParam(), 60s, [&](Communicator& comm) {
     std::vector<float> data(1000, 1.0f), sum(1000);
     Call call;
@@ -126,7 +128,8 @@ TEST_P(Mismatch, IsDetectedWithoutMessages) {
   });
   for (const std::string& error : errors) {
     EXPECT_GE(ranks_named(error), 2) << error;
-    EXPECT_EQ(error.find("timed out after"), std::string::npos) << "the deadline found it: " << error;
+    EXPECT_EQ(error.find("timed out after"), std::string::npos)
+        << "the mismatch was reported only at the deadline: " << error;
   }
 }
 
@@ -136,8 +139,8 @@ TEST(Faults, DetectsReceiveWithoutMatchingSend) {
     CommOptions options;
     options.transport = "inproc";
     options.timeout = 60s;
-    auto comm = make_communicator(world, world.everyone(), options);
-    // Rank 0 has nothing for rank 1, which waits for five.
+    auto comm = make_communicator(world, world.world_group(), options);
+    // Rank 0 sends nothing to rank 1, but rank 1 expects five elements from rank 0.
     std::vector<float> in(30, 1.0f), out(30);
     std::vector<size_t> send(3, 5), recv(3, 5), at = {0, 10, 20};
     if (world.rank == 0) send[1] = 0;
@@ -150,8 +153,8 @@ TEST(Faults, DetectsReceiveWithoutMatchingSend) {
     call.send_offsets = call.recv_offsets = at;
     try {
       comm->run(call);
-      // Its part is done; it receives the others' error.
-      for (int i = 0; i < 30'000 && !world.fate->epoch(); ++i) std::this_thread::sleep_for(1ms);
+      // This rank's own call succeeded. It waits until another rank reports the error, which its next call must throw.
+      for (int i = 0; i < 30'000 && !world.peer_status->epoch(); ++i) std::this_thread::sleep_for(1ms);
       comm->barrier();
     } catch (const CommError& error) {
       EXPECT_EQ(error.kind(), CommError::Kind::mismatch);
@@ -167,14 +170,14 @@ TEST(Faults, DetectsDifferentSchedulesOfSameName) {
   net::run_threads(2, [&](net::World& world) {
     CollectiveSpec spec;
     spec.size = 2;
-    // Both are correct alone; together they would deadlock or add unrelated elements.
+    // Each schedule is correct by itself, but ranks that run different ones would deadlock or add unrelated elements.
     auto file = export_schedule(find_algorithm(Op::all_reduce, world.rank == 0 ? "ring" : "ring_shift0"), spec);
     file.name = "mine";
     CommOptions options;
     options.transport = "inproc";
     options.timeout = 60s;
     options.schedules = {std::make_shared<ScheduleFile>(file)};
-    auto comm = make_communicator(world, world.everyone(), options);
+    auto comm = make_communicator(world, world.world_group(), options);
     std::vector<float> data(100);
     Call call{.op = Op::all_reduce, .in = data.data(), .out = data.data(), .count = 100, .algorithm = "mine"};
     try {
@@ -196,7 +199,7 @@ TEST(Faults, SecondWorldCommunicatorWorksAfterFirstFailed) {
       CommOptions options;
       options.transport = transport;
       options.timeout = 30s;
-      auto first = make_communicator(world, world.everyone(), options);
+      auto first = make_communicator(world, world.world_group(), options);
       float one = 1;
       std::vector<float> more(10);
       try {
@@ -205,14 +208,15 @@ TEST(Faults, SecondWorldCommunicatorWorksAfterFirstFailed) {
       } catch (const CommError& error) {
         EXPECT_EQ(error.kind(), CommError::Kind::mismatch) << error.what();
       }
-      auto second = make_communicator(world, world.everyone(), options);
+      auto second = make_communicator(world, world.world_group(), options);
       second->all_reduce(&one, &one, 1, DType::f32, ReduceOp::sum);
       EXPECT_EQ(one, 3.0f);
       EXPECT_THROW(first->barrier(), CommError);
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, Mismatch, testing::Values("inproc", "auto"), [](const auto& row) { return row.param; });
+INSTANTIATE_TEST_SUITE_P(Transports, Mismatch, testing::Values("inproc", "auto"),
+                         [](const auto& row) { return row.param; });
 
 TEST(Faults, SizeMismatchNamesBothRanks) {
   auto errors = errors_of(3, "inproc", 30s, [](Communicator& comm) {
@@ -230,20 +234,20 @@ TEST(Faults, SizeMismatchNamesBothRanks) {
 
 class LateRank : public testing::TestWithParam<const char*> {};
 
-TEST_P(LateRank, IsNamedOnAllRanksAfterTimeout) {
-  std::atomic<int> told = 0;
+TEST_P(LateRank, TimeoutErrorNamesLateRankOnAllRanks) {
+  std::atomic<int> num_reported = 0;
   auto errors = errors_of(4, GetParam(), 60s, [&](Communicator& comm) {
     float one = 1;
     Call call{.op = Op::all_reduce, .in = &one, .out = &one, .count = 1};
     if (comm.rank() == 2) {
-      while (told < 3) std::this_thread::sleep_for(1ms);
+      while (num_reported < 3) std::this_thread::sleep_for(1ms);
     } else {
       call.timeout = 2s;
     }
     try {
       comm.run(call);
     } catch (const CommError&) {
-      ++told;
+      ++num_reported;
       throw;
     }
   });
@@ -253,7 +257,8 @@ TEST_P(LateRank, IsNamedOnAllRanksAfterTimeout) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, LateRank, testing::Values("inproc", "auto"), [](const auto& row) { return row.param; });
+INSTANTIATE_TEST_SUITE_P(Transports, LateRank, testing::Values("inproc", "auto"),
+                         [](const auto& row) { return row.param; });
 
 TEST(Faults, NamesRankThatExits) {
   for (const char* transport : {"inproc", "auto"}) {
@@ -263,8 +268,8 @@ TEST(Faults, NamesRankThatExits) {
         CommOptions options;
         options.transport = transport;
         options.timeout = 30s;
-        auto comm = make_communicator(world, world.everyone(), options);
-        if (world.rank == 1) throw std::runtime_error("out of luck");
+        auto comm = make_communicator(world, world.world_group(), options);
+        if (world.rank == 1) throw std::runtime_error("test failure of rank 1");
         try {
           std::vector<float> data(100'000);
           for (;;) comm->all_reduce(data.data(), data.data(), data.size(), DType::f32, ReduceOp::sum);
@@ -285,7 +290,7 @@ TEST(Faults, AbortEndsPendingCalls) {
   net::run_threads(2, [](net::World& world) {
     CommOptions options;
     options.timeout = 30s;
-    auto comm = make_communicator(world, world.everyone(), options);
+    auto comm = make_communicator(world, world.world_group(), options);
     if (world.rank == 0) {
       std::this_thread::sleep_for(50ms);
       comm->abort("enough");
@@ -293,7 +298,7 @@ TEST(Faults, AbortEndsPendingCalls) {
     }
     try {
       comm->barrier();
-      ADD_FAILURE() << "the barrier passed";
+      ADD_FAILURE() << "the barrier returned without an error";
     } catch (const CommError& error) {
       EXPECT_STREQ(error.what(), "rank 0 aborted: enough");
     }
@@ -305,7 +310,7 @@ TEST(Faults, RejectsInvalidArgumentsBeforeSending) {
     for (const char* transport : {"inproc", "auto"}) {
       CommOptions options;
       options.transport = transport;
-      auto comm = make_communicator(world, world.everyone(), options);
+      auto comm = make_communicator(world, world.world_group(), options);
       std::vector<float> data(64);
       auto refused = [&](const Call& call, const std::string& words) {
         for (bool started : {false, true}) {
@@ -318,37 +323,37 @@ TEST(Faults, RejectsInvalidArgumentsBeforeSending) {
         }
       };
       float* a = data.data();
-      refused({.op = Op::all_reduce, .out = a, .count = 4}, "input of 4 elements is a null pointer");
-      refused({.op = Op::all_reduce, .in = a, .count = 4}, "output of 4 elements is a null pointer");
-      refused({.op = Op::all_reduce, .in = a, .out = a + 1, .count = 4}, "overlap in part");
+      refused({.op = Op::all_reduce, .out = a, .count = 4}, "input: got a null pointer; expected a buffer of 4");
+      refused({.op = Op::all_reduce, .in = a, .count = 4}, "output: got a null pointer; expected a buffer of 4");
+      refused({.op = Op::all_reduce, .in = a, .out = a + 1, .count = 4}, "overlap partially");
       refused({.op = Op::broadcast, .in = a, .out = a, .count = 4, .root = 2},
               "root: got 2; expected a rank from 0 to 1");
       refused({.op = Op::all_to_all, .in = a, .out = a + 32, .count = 5}, "expected a multiple of the 2 ranks");
       refused({.op = Op::send, .in = a, .count = 4, .root = world.rank}, "this rank itself");
       refused({.op = Op::all_reduce, .in = a, .out = a, .count = 4, .algorithm = "rign"}, "did you mean \"ring\"");
-      refused({.op = Op::all_to_all_v, .in = a, .out = a + 32}, "needs 2 counts and offsets each way");
+      refused({.op = Op::all_to_all_v, .in = a, .out = a + 32}, "expected 2 each, one per rank");
       refused({.op = Op::all_reduce, .in = reinterpret_cast<char*>(a) + 1, .out = a + 32, .count = 4}, "not aligned");
-      // Still alive, and no number was used up.
+      // The communicator must still work, and the rejected calls must not have used call numbers.
       comm->barrier();
     }
   });
 }
 
-TEST(Faults, OptionsAreChecked) {
+TEST(Faults, RejectsInvalidOptions) {
   net::run_threads(2, [](net::World& world) {
     CommOptions options;
     options.algorithms = "all_reduce=rng";
-    EXPECT_THROW(make_communicator(world, world.everyone(), options), UsageError);
+    EXPECT_THROW(make_communicator(world, world.world_group(), options), UsageError);
     options.algorithms = "";
     options.shape = {3, 2};
-    EXPECT_THROW(make_communicator(world, world.everyone(), options), UsageError);
+    EXPECT_THROW(make_communicator(world, world.world_group(), options), UsageError);
   });
 }
 
-TEST(Diagnosis, TreatsRankWithoutAlgorithmAsInSameCall) {
+TEST(Diagnosis, RankWithoutChosenAlgorithmIsNotReportedAsMismatch) {
   net::Group group{7, {0, 1, 2}, 0};
   net::Tag mine = tag_of({.op = Op::all_reduce, .count = 3}, 9, 5);
-  std::vector<net::Standing> positions(3, {true, mine, true});
+  std::vector<net::CallPosition> positions(3, {true, mine, true});
   positions[1].entered = tag_of({.op = Op::all_reduce, .count = 3}, 9, -1);
   positions[2].entered.sequence = 8;
   EXPECT_EQ(deadline_error(mine, 2s, group, positions, 1, false).peer(), 2);
@@ -356,10 +361,10 @@ TEST(Diagnosis, TreatsRankWithoutAlgorithmAsInSameCall) {
   EXPECT_EQ(deadline_error(mine, 2s, group, positions, 1, false).peer(), 1);
 }
 
-TEST(Diagnosis, NamesSilentRankFirst) {
+TEST(Diagnosis, NamesUnresponsiveRankInsteadOfRankAtEarlierCall) {
   net::Group group{7, {10, 11, 12, 13}, 0};
   net::Tag mine = tag_of({.op = Op::barrier}, 9, -1);
-  std::vector<net::Standing> positions(4, {true, mine, true});
+  std::vector<net::CallPosition> positions(4, {true, mine, true});
   positions[2].answered = false;
   positions[3].entered.sequence = 8;
   CommError error = deadline_error(mine, 2s, group, positions, 1, false);

@@ -1,7 +1,8 @@
-// Elides copies of the input. Most schedules start with output = input; out of place that costs one more pass over the
-// buffer. Instead, intervals of output and scratch that still equal the input are tracked: sends and sums read the
-// input, the first receive_reduce takes its first operand from there, and overwritten intervals need no copy. A tracked
-// interval is copied only when an action cannot use the input, or for the output at the end.
+// Removes copies of the input. Most schedules start with a copy output = input. In an out-of-place call this copy costs
+// one more pass over the buffer. This pass removes the copy and tracks the intervals of output and scratch that would
+// still equal the input. Sends and sums then read the input, and the first receive_reduce takes its first operand from
+// the input. An interval that is overwritten needs no copy. An interval is copied only if an action cannot use the
+// input, or at the end if it belongs to the output.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -12,112 +13,112 @@
 namespace esp::comm {
 namespace {
 
-// The tracked intervals of one buffer.
-class Promises {
+// The tracked intervals of one buffer: intervals whose copy was removed, with the input region that they equal.
+class ElidedCopies {
  public:
-  Promises(Buffer buffer, std::vector<Action>& out) : buffer_(buffer), out_(out) {}
+  ElidedCopies(Buffer buffer, std::vector<Action>& out) : buffer_(buffer), out_(out) {}
 
-  void promise(const BufferRegion& region, size_t input_offset) {
-    drop(region);
-    auto at = pieces_.emplace(region.offset, Piece{region.offset + region.count, input_offset}).first;
-    // Merges adjacent slices of one copy, because readers may be sliced differently.
-    if (auto next = std::next(at); next != pieces_.end() && follows(*at, *next)) {
+  void track(const BufferRegion& region, size_t input_offset) {
+    untrack(region);
+    auto at = intervals_.emplace(region.offset, ElidedInterval{region.offset + region.count, input_offset}).first;
+    // Merges adjacent slices of one copy, because actions that read them may be sliced differently.
+    if (auto next = std::next(at); next != intervals_.end() && follows(*at, *next)) {
       at->second.end = next->second.end;
-      pieces_.erase(next);
+      intervals_.erase(next);
     }
-    if (at != pieces_.begin() && follows(*std::prev(at), *at)) {
+    if (at != intervals_.begin() && follows(*std::prev(at), *at)) {
       std::prev(at)->second.end = at->second.end;
-      pieces_.erase(at);
+      intervals_.erase(at);
     }
   }
 
-  // The input region equal to `region`, if all of it is tracked in one interval.
-  bool serve(const BufferRegion& region, BufferRegion& input) const {
+  // Finds the input region that equals `region`. False if no single interval covers all of `region`.
+  bool find_input(const BufferRegion& region, BufferRegion& input) const {
     if (region.buffer != buffer_) return false;
-    auto next = pieces_.upper_bound(region.offset);
-    if (next == pieces_.begin()) return false;
-    auto piece = std::prev(next);
-    if (piece->second.end < region.offset + region.count) return false;
-    input = {Buffer::input, piece->second.input + (region.offset - piece->first), region.count};
+    auto next = intervals_.upper_bound(region.offset);
+    if (next == intervals_.begin()) return false;
+    auto interval = std::prev(next);
+    if (interval->second.end < region.offset + region.count) return false;
+    input = {Buffer::input, interval->second.input + (region.offset - interval->first), region.count};
     return true;
   }
 
-  // Copies the tracked part of `region`.
-  void keep(const BufferRegion& region, int round) {
+  // Inserts the removed copy for the tracked part of `region`.
+  void materialize(const BufferRegion& region, int round) {
     if (region.buffer != buffer_) return;
     cut(region.offset);
     cut(region.offset + region.count);
-    auto at = pieces_.lower_bound(region.offset);
-    while (at != pieces_.end() && at->first < region.offset + region.count) {
+    auto at = intervals_.lower_bound(region.offset);
+    while (at != intervals_.end() && at->first < region.offset + region.count) {
       size_t count = at->second.end - at->first;
       BufferRegion from{Buffer::input, at->second.input, count};
-      out_.push_back({Act::copy, round, -1, {buffer_, at->first, count}, {from}});
-      at = pieces_.erase(at);
+      out_.push_back({ActionType::copy, round, -1, {buffer_, at->first, count}, {from}});
+      at = intervals_.erase(at);
     }
   }
 
-  // `region` is overwritten.
-  void drop(const BufferRegion& region) {
+  // Stops tracking `region`, because an action overwrites it.
+  void untrack(const BufferRegion& region) {
     if (region.buffer != buffer_) return;
     cut(region.offset);
     cut(region.offset + region.count);
-    auto first = pieces_.lower_bound(region.offset);
-    pieces_.erase(first, pieces_.lower_bound(region.offset + region.count));
+    auto first = intervals_.lower_bound(region.offset);
+    intervals_.erase(first, intervals_.lower_bound(region.offset + region.count));
   }
 
-  void keep_all(int round) { keep({buffer_, 0, SIZE_MAX}, round); }
+  void materialize_all(int round) { materialize({buffer_, 0, SIZE_MAX}, round); }
 
  private:
-  struct Piece {
+  struct ElidedInterval {
     size_t end, input;
   };
-  using Entry = std::pair<const size_t, Piece>;
+  using Entry = std::pair<const size_t, ElidedInterval>;
   static bool follows(const Entry& first, const Entry& second) {
     return first.second.end == second.first &&
            first.second.input + (first.second.end - first.first) == second.second.input;
   }
 
   void cut(size_t at) {
-    auto next = pieces_.upper_bound(at);
-    if (next == pieces_.begin()) return;
-    auto piece = std::prev(next);
-    if (piece->first == at || piece->second.end <= at) return;
-    Piece tail{piece->second.end, piece->second.input + (at - piece->first)};
-    piece->second.end = at;
-    pieces_.emplace(at, tail);
+    auto next = intervals_.upper_bound(at);
+    if (next == intervals_.begin()) return;
+    auto interval = std::prev(next);
+    if (interval->first == at || interval->second.end <= at) return;
+    ElidedInterval tail{interval->second.end, interval->second.input + (at - interval->first)};
+    interval->second.end = at;
+    intervals_.emplace(at, tail);
   }
 
   const Buffer buffer_;
-  std::map<size_t, Piece> pieces_;  // by begin
+  std::map<size_t, ElidedInterval> intervals_;  // key: begin of the interval
   std::vector<Action>& out_;
 };
 
-// Both buffers a schedule may write.
-class Ledger {
+// Tracked intervals of the two buffers that a schedule may write.
+class ElidedBuffers {
  public:
-  explicit Ledger(std::vector<Action>& out) : output_(Buffer::output, out), scratch_(Buffer::scratch, out) {}
+  explicit ElidedBuffers(std::vector<Action>& out) : output_(Buffer::output, out), scratch_(Buffer::scratch, out) {}
 
-  // Replaces reads by reads of the input where possible, and inserts the copies that remain necessary.
+  // Makes an action read the input instead of `region`. Where that is not possible, inserts the copy.
   void read(BufferRegion& region, int round) {
     BufferRegion input;
-    if (output_.serve(region, input) || scratch_.serve(region, input)) region = input;
-    output_.keep(region, round);
-    scratch_.keep(region, round);
+    if (output_.find_input(region, input) || scratch_.find_input(region, input)) region = input;
+    output_.materialize(region, round);
+    scratch_.materialize(region, round);
   }
-  bool serve(const BufferRegion& region, BufferRegion& input) const {
-    return output_.serve(region, input) || scratch_.serve(region, input);
+  bool find_input(const BufferRegion& region, BufferRegion& input) const {
+    return output_.find_input(region, input) || scratch_.find_input(region, input);
   }
   void overwrite(const BufferRegion& region) {
-    output_.drop(region);
-    scratch_.drop(region);
+    output_.untrack(region);
+    scratch_.untrack(region);
   }
-  void promise(const BufferRegion& region, size_t input_offset) {
-    (region.buffer == Buffer::output ? output_ : scratch_).promise(region, input_offset);
+  void track(const BufferRegion& region, size_t input_offset) {
+    (region.buffer == Buffer::output ? output_ : scratch_).track(region, input_offset);
   }
-  void settle(int round) { output_.keep_all(round); }
+  void finish(int round) { output_.materialize_all(round); }
 
  private:
-  Promises output_, scratch_;
+  ElidedCopies output_, scratch_;
 };
 
 }  // namespace
@@ -126,7 +127,7 @@ Schedule forward_copies(const Schedule& schedule) {
   Schedule result;
   result.scratch_count = schedule.scratch_count;
   result.num_rounds = schedule.num_rounds;
-  Ledger ledger(result.actions);
+  ElidedBuffers tracked(result.actions);
   int last_round = 0;
   for (Action action : schedule.actions) {
     last_round = action.round;
@@ -134,25 +135,25 @@ Schedule forward_copies(const Schedule& schedule) {
       result.actions.push_back(std::move(action));
       continue;
     }
-    for (BufferRegion& source : action.sources) ledger.read(source, action.round);
-    if (action.act == Act::copy && action.sources[0].buffer == Buffer::input) {
-      ledger.promise(action.region, action.sources[0].offset);
+    for (BufferRegion& source : action.sources) tracked.read(source, action.round);
+    if (action.type == ActionType::copy && action.sources[0].buffer == Buffer::input) {
+      tracked.track(action.region, action.sources[0].offset);
       continue;
     }
     BufferRegion input;
-    if (action.act == Act::send) {
-      ledger.read(action.region, action.round);
-    } else if (action.act == Act::receive_reduce && ledger.serve(action.region, input)) {
+    if (action.type == ActionType::send) {
+      tracked.read(action.region, action.round);
+    } else if (action.type == ActionType::receive_reduce && tracked.find_input(action.region, input)) {
       action.sources = {input};
-      ledger.overwrite(action.region);
-    } else if (action.act == Act::receive_reduce) {
-      ledger.read(action.region, action.round);
+      tracked.overwrite(action.region);
+    } else if (action.type == ActionType::receive_reduce) {
+      tracked.read(action.region, action.round);
     } else {
-      ledger.overwrite(action.region);
+      tracked.overwrite(action.region);
     }
     result.actions.push_back(std::move(action));
   }
-  ledger.settle(last_round);
+  tracked.finish(last_round);
   return result;
 }
 

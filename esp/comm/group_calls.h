@@ -1,7 +1,8 @@
-// Group calls, as in NCCL: calls are collected and then started together, also for several local ranks driven by one
-// thread. Without it the first blocking call of the first rank would wait for a call the same thread has yet to make.
+// Group calls, as in NCCL: calls are collected and then started together. One thread can thus drive several local
+// ranks. Without a group, the first blocking call of the first rank would wait for a call that the same thread makes
+// later.
 //
-// A scope belongs to one thread. Communicators and buffers outlive `end`.
+// A scope belongs to one thread. Communicators and buffers must outlive `end`.
 #pragma once
 
 #include <vector>
@@ -15,9 +16,9 @@ class GroupScope {
   void add(Communicator& communicator, const Call& call);
   bool empty() const { return sets_.empty(); }
 
-  // Starts every communicator's set. The Works are by communicator, in order of first use.
+  // Starts the collected calls of every communicator. Returns one Work per communicator, in order of first use.
   std::vector<Work> start();
-  // Starts and waits. All sets are waited for; the first error is thrown then.
+  // Starts all calls and waits for all of them, then throws the first error.
   void end(Deadline deadline);
 
  private:

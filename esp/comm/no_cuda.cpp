@@ -1,4 +1,4 @@
-// Stubs for builds without nccl/.
+// Replaces nccl/ in builds without CUDA.
 #include "esp/base/error.h"
 #include "esp/comm/nccl/nccl.h"
 
@@ -14,7 +14,7 @@ std::string nccl_version(std::string* spec) {
   return {};
 }
 
-std::string why_not_nccl(Communicator&, device::Device) {
+std::string nccl_unsupported_reason(Communicator&, device::Device) {
   return kWhy;
 }
 

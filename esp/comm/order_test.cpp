@@ -1,5 +1,5 @@
-// Completion order: in order within a communicator, independent between communicators, and never before the last rank
-// has entered.
+// Completion order: calls of one communicator end in order, calls of different communicators are independent, and no
+// call ends before the last rank has entered it.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -24,7 +24,7 @@ Call sum_of(std::vector<int64_t>& buffer) {
 }
 
 void wait_for(const std::atomic<bool>& flag) {
-  for (const auto patience = Deadline::after(60s); !flag && !patience.passed();) std::this_thread::sleep_for(1ms);
+  for (const auto deadline = Deadline::after(60s); !flag && !deadline.passed();) std::this_thread::sleep_for(1ms);
   ASSERT_TRUE(flag);
 }
 
@@ -32,13 +32,13 @@ TEST(CallOrder, NoCallEndsBeforeLastRankEnters) {
   for (const char* transport : {"inproc", "auto"}) {
     std::atomic<bool> looked = false;
     net::run_threads(3, [&](net::World& world) {
-      auto comm = make_communicator(world, world.everyone(), test_options(transport));
+      auto comm = make_communicator(world, world.world_group(), test_options(transport));
       std::vector<int64_t> data(2000, world.rank);
       comm->barrier();
       if (world.rank == 2) wait_for(looked);
       const Work work = comm->start(sum_of(data));
       if (world.rank == 0) {
-        std::this_thread::sleep_for(5ms);  // the others have had time to go as far as they can
+        std::this_thread::sleep_for(5ms);  // gives the other ranks time to enter the call
         EXPECT_FALSE(work.done());
         looked = true;
       }
@@ -49,16 +49,16 @@ TEST(CallOrder, NoCallEndsBeforeLastRankEnters) {
   }
 }
 
-TEST(CallOrder, CallsEndInOrderPerCommunicatorIndependently) {
+TEST(CallOrder, CommunicatorsEndTheirCallsInOrderAndIndependently) {
   for (const char* transport : {"inproc", "auto"}) {
     std::atomic<bool> second_done = false;
     net::run_threads(2, [&](net::World& world) {
-      auto first = make_communicator(world, world.everyone(), test_options(transport));
-      auto second = make_communicator(world, world.everyone(), test_options(transport));
+      auto first = make_communicator(world, world.world_group(), test_options(transport));
+      auto second = make_communicator(world, world.world_group(), test_options(transport));
       std::vector<int64_t> a(1000, world.rank), b(1000, 10 * world.rank), c(1000, 100 * world.rank);
       first->barrier();
       second->barrier();
-      if (world.rank == 1) {  // comes to the first late: what lies there must not be in the second's way
+      if (world.rank == 1) {  // rank 1 is late for the first call; its pending messages must not block the second call
         second->run(sum_of(c));
         second_done = true;
         first->run(sum_of(a));
@@ -84,7 +84,7 @@ TEST(CallOrder, BarrierReturnsOnlyAfterAllRanksEnter) {
     std::vector<std::atomic<int>> marks(kRanks);
     std::atomic<int> wrong = 0;
     net::run_threads(kRanks, [&](net::World& world) {
-      auto comm = make_communicator(world, world.everyone(), test_options(transport));
+      auto comm = make_communicator(world, world.world_group(), test_options(transport));
       for (int round = 1; round <= kRounds; ++round) {
         marks[static_cast<size_t>(world.rank)] = round;
         comm->barrier();

@@ -9,59 +9,59 @@
 namespace esp::comm {
 namespace {
 
-// The last accesses of each interval.
-class History {
+// Stores, for every interval of a buffer, the step that wrote it last and the steps that have read it since.
+class AccessHistory {
  public:
-  // Records that step `who` reads or writes [begin, end) and adds its dependencies to `before`. True if a read overlaps
-  // a write.
-  bool touch(int64_t begin, int64_t end, bool writes, uint32_t who, std::vector<uint32_t>& before) {
+  // Records that step `step_index` reads or writes [begin, end), and adds the steps it depends on to `before`. Returns
+  // true if an earlier step wrote part of the range.
+  bool record_access(int64_t begin, int64_t end, bool writes, uint32_t step_index, std::vector<uint32_t>& before) {
     if (begin >= end) return false;
     cut(begin);
     cut(end);
     bool written = false;
     for (int64_t at = begin; at < end;) {
-      auto found = pieces_.find(at);
-      if (found == pieces_.end()) {  // a gap up to the next piece
-        auto next = pieces_.upper_bound(at);
-        int64_t stop = next == pieces_.end() ? end : std::min(end, next->first);
-        found = pieces_.emplace(at, Piece{stop, -1, {}}).first;
+      auto found = intervals_.find(at);
+      if (found == intervals_.end()) {  // no step has accessed the gap before the next interval
+        auto next = intervals_.upper_bound(at);
+        int64_t stop = next == intervals_.end() ? end : std::min(end, next->first);
+        found = intervals_.emplace(at, AccessInterval{stop, -1, {}}).first;
       }
-      Piece& piece = found->second;
-      if (piece.writer >= 0 && static_cast<uint32_t>(piece.writer) != who) {
-        before.push_back(static_cast<uint32_t>(piece.writer));
+      AccessInterval& interval = found->second;
+      if (interval.writer >= 0 && static_cast<uint32_t>(interval.writer) != step_index) {
+        before.push_back(static_cast<uint32_t>(interval.writer));
         written = true;
       }
       if (writes) {
-        for (uint32_t reader : piece.readers)
-          if (reader != who) before.push_back(reader);
-        piece.readers.clear();
-        piece.writer = who;
-      } else if (piece.readers.empty() || piece.readers.back() != who) {
-        piece.readers.push_back(who);
+        for (uint32_t reader : interval.readers)
+          if (reader != step_index) before.push_back(reader);
+        interval.readers.clear();
+        interval.writer = step_index;
+      } else if (interval.readers.empty() || interval.readers.back() != step_index) {
+        interval.readers.push_back(step_index);
       }
-      at = piece.end;
+      at = interval.end;
     }
     return written;
   }
 
  private:
-  struct Piece {
+  struct AccessInterval {
     int64_t end;
     int64_t writer;
-    std::vector<uint32_t> readers;  // since the writer
+    std::vector<uint32_t> readers;  // steps that read the interval after its last write
   };
 
   void cut(int64_t at) {
-    auto next = pieces_.upper_bound(at);
-    if (next == pieces_.begin()) return;
-    auto piece = std::prev(next);
-    if (piece->first == at || piece->second.end <= at) return;
-    Piece tail = piece->second;
-    piece->second.end = at;
-    pieces_.emplace(at, std::move(tail));
+    auto next = intervals_.upper_bound(at);
+    if (next == intervals_.begin()) return;
+    auto interval = std::prev(next);
+    if (interval->first == at || interval->second.end <= at) return;
+    AccessInterval tail = interval->second;
+    interval->second.end = at;
+    intervals_.emplace(at, std::move(tail));
   }
 
-  std::map<int64_t, Piece> pieces_;  // by begin
+  std::map<int64_t, AccessInterval> intervals_;  // key: begin of the interval
 };
 
 class Planner {
@@ -73,7 +73,8 @@ class Planner {
     plan_->num_rounds = schedule.num_rounds;
   }
 
-  // Null if the input must be copied: it is needed after it was overwritten, or swapped with a peer.
+  // Returns null if the input must be stashed first, because a step needs it after it was overwritten, or because it is
+  // swapped with a peer.
   std::unique_ptr<Plan> build() {
     for (const Action& action : schedule_.actions)
       if (!add(action)) return nullptr;
@@ -103,66 +104,67 @@ class Planner {
   }
 
   bool add(const Action& action) {
-    bool message = action.act == Act::send || action.act == Act::receive || action.act == Act::receive_reduce;
+    bool message = action.type == ActionType::send || action.type == ActionType::receive ||
+                   action.type == ActionType::receive_reduce;
     if (action.region.count == 0 && !message) return true;
-    if (action.act == Act::copy && identity(action)) return true;
-    auto who = static_cast<uint32_t>(plan_->steps.size());
+    if (action.type == ActionType::copy && identity(action)) return true;
+    auto step_index = static_cast<uint32_t>(plan_->steps.size());
     PlanStep step;
-    step.act = action.act;
-    step.place = place_of(action.region);
+    step.type = action.type;
+    step.location = place_of(action.region);
     step.bytes = action.region.count * unit_;
     step.first_source = static_cast<uint32_t>(plan_->sources.size());
     step.num_sources = static_cast<uint32_t>(action.sources.size());
-    step.from_operand = action.act == Act::receive_reduce && !action.sources.empty();
+    step.from_operand = action.type == ActionType::receive_reduce && !action.sources.empty();
     std::vector<uint32_t> before;
     for (const BufferRegion& source : action.sources) {
       plan_->sources.push_back(place_of(source));
-      if (!touch(source, false, who, before)) return false;
+      if (!record_access(source, false, step_index, before)) return false;
     }
-    bool reads = action.act == Act::send || (action.act == Act::receive_reduce && !step.from_operand);
-    if (reads && !touch(action.region, false, who, before)) return false;
-    if (action.act != Act::send && !touch(action.region, true, who, before)) return false;
-    if (action.region.count == 0) note_signal(action, who, before);
-    if (alias_ && swaps(action, before)) return false;
+    bool reads = action.type == ActionType::send || (action.type == ActionType::receive_reduce && !step.from_operand);
+    if (reads && !record_access(action.region, false, step_index, before)) return false;
+    if (action.type != ActionType::send && !record_access(action.region, true, step_index, before)) return false;
+    if (action.region.count == 0) add_signal_dependencies(action, step_index, before);
+    if (alias_ && swaps_with_peer(action, before)) return false;
     std::sort(before.begin(), before.end());
     before.erase(std::unique(before.begin(), before.end()), before.end());
     step.num_before = static_cast<uint32_t>(before.size());
     plan_->first_before.push_back(static_cast<uint32_t>(plan_->before.size()));
     plan_->before.insert(plan_->before.end(), before.begin(), before.end());
     rounds_.push_back(action.round);
-    if (message) lanes_[{action.peer, action.act == Act::send}].push_back(who);
+    if (message) lanes_[{action.peer, action.type == ActionType::send}].push_back(step_index);
     plan_->steps.push_back(step);
     return true;
   }
 
-  // In place, a rank may receive into memory it sends in the same round. Two ranks that both wait for their send to be
-  // taken before they receive would deadlock.
-  bool swaps(const Action& action, const std::vector<uint32_t>& before) const {
-    if (action.act == Act::send) return false;
+  // True if the action receives into memory that this rank also sends in the same round, which can happen only in
+  // place. Two ranks that both wait for their send to complete before they receive would deadlock.
+  bool swaps_with_peer(const Action& action, const std::vector<uint32_t>& before) const {
+    if (action.type == ActionType::send) return false;
     return std::any_of(before.begin(), before.end(), [&](uint32_t earlier) {
-      return plan_->steps[earlier].act == Act::send && rounds_[earlier] == action.round;
+      return plan_->steps[earlier].type == ActionType::send && rounds_[earlier] == action.round;
     });
   }
 
-  // A zero-byte message implies that everything its sender had received before has been received: it waits for those
-  // messages.
-  void note_signal(const Action& action, uint32_t who, std::vector<uint32_t>& before) {
-    if (action.act == Act::send)
-      before.insert(before.end(), signals_heard_.begin(), signals_heard_.end());
+  // A zero-byte message means that its sender has received all earlier zero-byte messages. The send therefore depends
+  // on those receives.
+  void add_signal_dependencies(const Action& action, uint32_t step_index, std::vector<uint32_t>& before) {
+    if (action.type == ActionType::send)
+      before.insert(before.end(), received_signals_.begin(), received_signals_.end());
     else
-      signals_heard_.push_back(who);
+      received_signals_.push_back(step_index);
   }
 
-  // False when it reads an input that is no longer there.
-  bool touch(const BufferRegion& region, bool writes, uint32_t who, std::vector<uint32_t>& before) {
-    ESP_CHECK(!(writes && region.buffer == Buffer::input), "a schedule writes its input");
+  // Returns false if the step reads an input that was overwritten.
+  bool record_access(const BufferRegion& region, bool writes, uint32_t step_index, std::vector<uint32_t>& before) {
+    ESP_CHECK(!(writes && region.buffer == Buffer::input), "a schedule must not write its input");
     auto begin = static_cast<int64_t>(region.offset);
     auto end = begin + static_cast<int64_t>(region.count);
     if (region.buffer == Buffer::input) {
-      if (!alias_) return true;  // never written
-      return !memory_[1].touch(begin + *alias_, end + *alias_, false, who, before);
+      if (!alias_) return true;  // out of place, the input is never written
+      return !memory_[1].record_access(begin + *alias_, end + *alias_, false, step_index, before);
     }
-    memory_[region.buffer == Buffer::output ? 1 : 2].touch(begin, end, writes, who, before);
+    memory_[region.buffer == Buffer::output ? 1 : 2].record_access(begin, end, writes, step_index, before);
     return true;
   }
 
@@ -201,9 +203,9 @@ class Planner {
   const size_t unit_;
   const std::optional<ptrdiff_t> alias_;
   std::unique_ptr<Plan> plan_;
-  History memory_[3];
-  std::vector<int> rounds_;  // by step
-  std::vector<uint32_t> signals_heard_;
+  AccessHistory memory_[3];
+  std::vector<int> rounds_;  // round of each step
+  std::vector<uint32_t> received_signals_;
   std::map<std::pair<int, bool>, std::vector<uint32_t>> lanes_;
 };
 
@@ -218,7 +220,7 @@ std::unique_ptr<Plan> make_plan(const Schedule& schedule, size_t element_bytes, 
   bool stash = alias && !plan;
   if (!plan) plan = Planner(forwarded, element_bytes, std::nullopt, input_count).build();
   plan->stash = stash;
-  // Cache lines of scratch and stash do not mix.
+  // Scratch and stash share no cache line.
   plan->scratch_bytes = (plan->scratch_bytes + 63) / 64 * 64;
   size_t memory = plan->scratch_bytes + (stash ? plan->input_bytes : 0);
   if (memory > 0) plan->memory = std::make_unique_for_overwrite<std::byte[]>(memory + 64);

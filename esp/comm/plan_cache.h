@@ -25,7 +25,7 @@ struct PlanKey {
 
 struct PlanEntry {
   PlanKey key;
-  int algorithm = kAutoAlgorithm;  // the one chosen
+  int algorithm = kAutoAlgorithm;  // the algorithm chosen for the call
   std::unique_ptr<Plan> plan;
   uint64_t last_used = 0;
 };
@@ -33,7 +33,8 @@ struct PlanEntry {
 class PlanCache {
  public:
   static constexpr size_t kMaxPlans = 64;
-  static constexpr size_t kMaxBytes = size_t{256} << 20;  // of scratch memory, unless one plan alone needs more
+  // Limit on the scratch memory of all cached plans. A single plan above the limit is still cached.
+  static constexpr size_t kMaxBytes = size_t{256} << 20;
 
   PlanEntry* find(const PlanKey& key) {
     ++clock_;

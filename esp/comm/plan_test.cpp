@@ -1,4 +1,4 @@
-// Compares plans with schedules run strictly in order: dependencies, aliasing, elided copies.
+// Plans must give the same results as schedules that run strictly in order: dependencies, aliasing, removed copies.
 #include "esp/comm/plan.h"
 
 #include <gtest/gtest.h>
@@ -23,15 +23,15 @@ std::vector<uint32_t> before(const Plan& plan, uint32_t step) {
   return {plan.before.begin() + plan.first_before[step], plan.before.begin() + plan.first_before[step + 1]};
 }
 
-TEST(Plan, WaitsForWhatTouchesTheSameMemory) {
+TEST(Plan, StepsDependOnEarlierAccessesToSameMemory) {
   Schedule schedule;
   schedule.scratch_count = 10;
   schedule.actions = {
-      {Act::receive, 0, 1, tmp(0, 10), {}},                    // 0
-      {Act::send, 0, 2, tmp(0, 4), {}},                        // 1 reads what 0 wrote
-      {Act::send, 0, 2, tmp(4, 6), {}},                        // 2
-      {Act::receive, 1, 1, tmp(3, 2), {}},                     // 3 overwrites what 1 and 2 read
-      {Act::reduce, 1, -1, out(0, 1), {tmp(9, 1), in(0, 1)}},  // 4 reads what 0 wrote
+      {ActionType::receive, 0, 1, tmp(0, 10), {}},                    // step 0
+      {ActionType::send, 0, 2, tmp(0, 4), {}},                        // step 1 reads what step 0 wrote
+      {ActionType::send, 0, 2, tmp(4, 6), {}},                        // step 2
+      {ActionType::receive, 1, 1, tmp(3, 2), {}},                     // step 3 overwrites what steps 1 and 2 read
+      {ActionType::reduce, 1, -1, out(0, 1), {tmp(9, 1), in(0, 1)}},  // step 4 reads what step 0 wrote
   };
   auto plan = make_plan(schedule, 4, std::nullopt, 10);
   EXPECT_EQ(before(*plan, 0), (std::vector<uint32_t>{}));
@@ -43,34 +43,34 @@ TEST(Plan, WaitsForWhatTouchesTheSameMemory) {
 
 TEST(Plan, SignalWaitsForEarlierSignals) {
   Schedule schedule;
-  schedule.actions = {{Act::send, 0, 1, tmp(0, 0), {}},
-                      {Act::receive, 0, 1, tmp(0, 0), {}},
-                      {Act::send, 1, 2, tmp(0, 0), {}},
-                      {Act::receive, 1, 2, tmp(0, 0), {}}};
+  schedule.actions = {{ActionType::send, 0, 1, tmp(0, 0), {}},
+                      {ActionType::receive, 0, 1, tmp(0, 0), {}},
+                      {ActionType::send, 1, 2, tmp(0, 0), {}},
+                      {ActionType::receive, 1, 2, tmp(0, 0), {}}};
   auto plan = make_plan(schedule, 1, std::nullopt, 0);
   EXPECT_EQ(before(*plan, 2), (std::vector<uint32_t>{1}));
   EXPECT_EQ(before(*plan, 3), (std::vector<uint32_t>{}));
 }
 
-TEST(Plan, KeepsACopyOfAnInputThatIsOverwrittenTooEarly) {
+TEST(Plan, StashesInputThatIsOverwrittenTooEarly) {
   Schedule schedule;
-  schedule.actions = {{Act::receive, 0, 1, out(0, 8), {}}, {Act::send, 1, 1, in(0, 8), {}}};
+  schedule.actions = {{ActionType::receive, 0, 1, out(0, 8), {}}, {ActionType::send, 1, 1, in(0, 8), {}}};
   EXPECT_FALSE(make_plan(schedule, 4, std::nullopt, 8)->stash);
   EXPECT_TRUE(make_plan(schedule, 4, 0, 8)->stash);
-  // Another part of the buffer is another matter.
+  // If a rank sends and receives disjoint parts of the buffer, no stash is needed.
   EXPECT_FALSE(make_plan(schedule, 4, 8, 8)->stash);
 }
 
-TEST(Plan, KeepsACopyOfAnInputThatIsSwappedWithAPeer) {
+TEST(Plan, StashesInputThatIsSwappedWithPeer) {
   Schedule schedule;
-  schedule.actions = {{Act::send, 0, 1, in(0, 8), {}}, {Act::receive, 0, 1, out(0, 8), {}}};
+  schedule.actions = {{ActionType::send, 0, 1, in(0, 8), {}}, {ActionType::receive, 0, 1, out(0, 8), {}}};
   EXPECT_TRUE(make_plan(schedule, 4, 0, 8)->stash);
   EXPECT_FALSE(make_plan(schedule, 4, std::nullopt, 8)->stash);
 }
 
-TEST(Plan, InPlaceOverwritesWaitForReadsOfTheInput) {
+TEST(Plan, InPlaceWritesWaitForReadsOfInput) {
   Schedule schedule;
-  schedule.actions = {{Act::send, 0, 1, in(0, 8), {}}, {Act::receive, 1, 1, out(0, 8), {}}};
+  schedule.actions = {{ActionType::send, 0, 1, in(0, 8), {}}, {ActionType::receive, 1, 1, out(0, 8), {}}};
   EXPECT_EQ(before(*make_plan(schedule, 4, 0, 8), 1), (std::vector<uint32_t>{0}));
   EXPECT_EQ(before(*make_plan(schedule, 4, std::nullopt, 8), 1), (std::vector<uint32_t>{}));
 }
@@ -91,7 +91,7 @@ TEST(PlanCache, EvictsLeastRecentlyUsedPlan) {
   EXPECT_NE(cache.find(key(2000)), nullptr);
 }
 
-TEST(ForwardCopies, ElidesCopiesForRing) {
+TEST(ForwardCopies, RemovesInputCopyOfRingAllReduce) {
   CollectiveSpec spec;
   spec.op = Op::all_reduce;
   spec.rank = 1;
@@ -101,15 +101,15 @@ TEST(ForwardCopies, ElidesCopiesForRing) {
   Schedule forwarded = forward_copies(slice(ring, 10));
   int operands = 0;
   for (const Action& action : forwarded.actions) {
-    EXPECT_NE(action.act, Act::copy);
-    operands += action.act == Act::receive_reduce && action.sources.size() == 1;
+    EXPECT_NE(action.type, ActionType::copy);
+    operands += action.type == ActionType::receive_reduce && action.sources.size() == 1;
   }
-  EXPECT_EQ(operands, 9);  // three chunks of 25 in slices of 10
+  EXPECT_EQ(operands, 9);  // three chunks of 25 elements, in slices of 10
 }
 
-TEST(ForwardCopies, CopiesIntervalsNotOverwritten) {
+TEST(ForwardCopies, CopiesIntervalsThatAreNotOverwritten) {
   Schedule schedule;
-  schedule.actions = {{Act::copy, 0, -1, out(0, 10), {in(0, 10)}}, {Act::receive, 0, 1, out(3, 4), {}}};
+  schedule.actions = {{ActionType::copy, 0, -1, out(0, 10), {in(0, 10)}}, {ActionType::receive, 0, 1, out(3, 4), {}}};
   Schedule forwarded = forward_copies(schedule);
   ASSERT_EQ(forwarded.actions.size(), 3u);
   EXPECT_EQ(forwarded.actions[1].region.offset, 0u);

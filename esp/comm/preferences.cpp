@@ -27,7 +27,8 @@ Preferences parse_preferences(std::string_view text) {
     text.remove_prefix(std::min(text.size(), item.size() + 1));
     size_t equals = item.find('=');
     if (equals == std::string_view::npos)
-      throw UsageError(fmt::format("algorithms: \"{}\" is not collective=algorithm, as in all_reduce=ring", item));
+      throw UsageError(
+          fmt::format("algorithms: got \"{}\"; expected collective=algorithm, for example all_reduce=ring", item));
     Op op = parse_op(item.substr(0, equals));
     preferences[static_cast<size_t>(op)] = algorithm_id_of(op, item.substr(equals + 1));
   }

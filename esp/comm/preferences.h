@@ -1,4 +1,4 @@
-// The algorithm of each op when the call says "auto": CommOptions::algorithms, parsed once.
+// The algorithm that each op uses when a call says "auto": the parsed CommOptions::algorithms.
 #pragma once
 
 #include <array>
@@ -10,13 +10,13 @@ namespace esp::comm {
 
 inline constexpr size_t kNumOps = static_cast<size_t>(Op::wait) + 1;
 
-// By op: the id of a row of the table, kFusedAlgorithm, or kAutoAlgorithm.
+// Indexed by op: the id of a table row, kFusedAlgorithm, or kAutoAlgorithm.
 using Preferences = std::array<int, kNumOps>;
 
-// "all_reduce=ring,broadcast=tree". UsageError names the unknown item and lists the known ones.
+// Parses "all_reduce=ring,broadcast=tree". Throws UsageError naming the unknown item and the known ones.
 Preferences parse_preferences(std::string_view text);
 
-// The id behind a name for this op; "auto" gives kAutoAlgorithm.
+// The id of the algorithm `name` of this op; "auto" gives kAutoAlgorithm.
 int algorithm_id_of(Op op, std::string_view name);
 
 }  // namespace esp::comm

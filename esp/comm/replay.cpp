@@ -18,7 +18,8 @@ class Replay {
     ESP_CHECK(specs.size() == schedules.size() && specs.size() == inputs.size());
     for (size_t r = 0; r < specs.size(); ++r) {
       BufferSizes sizes = sizes_of(specs[r]);
-      ESP_CHECK(inputs[r].size() >= sizes.input * unit_, "rank {} brings {} bytes", r, inputs[r].size());
+      ESP_CHECK(inputs[r].size() >= sizes.input * unit_, "input of rank {}: got {} bytes; expected {}", r,
+                inputs[r].size(), sizes.input * unit_);
       memory_[r].buffers[0] = inputs[r];
       memory_[r].buffers[1].resize(sizes.output * unit_);
       memory_[r].buffers[2].resize(schedules[r].scratch_count * unit_);
@@ -36,7 +37,7 @@ class Replay {
         [&](int rank, size_t i, Bytes& message) { receive(rank, action(rank, i), message); },
         [&](int rank, size_t i) { local(rank, action(rank, i)); });
     for (int r = 0; r < static_cast<int>(memory_.size()); ++r)
-      ESP_CHECK(order.finished(r), "rank {} stops at action {}", r, order.next(r));
+      ESP_CHECK(order.finished(r), "the schedules deadlock: rank {} waits forever at action {}", r, order.next(r));
   }
 
   Bytes take_output(size_t rank, int divisor) {
@@ -54,10 +55,10 @@ class Replay {
 
   void receive(int rank, const Action& step, const Bytes& message) {
     size_t bytes = step.region.count * unit_;
-    ESP_CHECK(message.size() == bytes, "{} bytes arrive where {} are expected", message.size(), bytes);
+    ESP_CHECK(message.size() == bytes, "replay: got a message of {} bytes; expected {}", message.size(), bytes);
     if (bytes == 0) return;
     std::byte* into = at(rank, step.region);
-    if (step.act == Act::receive_reduce)
+    if (step.type == ActionType::receive_reduce)
       kernel::ref::reduce(into, into, message.data(), step.region.count, dtype_, op_);
     else
       std::memcpy(into, message.data(), bytes);
@@ -66,7 +67,7 @@ class Replay {
   void local(int rank, const Action& step) {
     std::vector<const void*> sources;
     for (const BufferRegion& source : step.sources) sources.push_back(at(rank, source));
-    if (step.act == Act::copy)
+    if (step.type == ActionType::copy)
       std::memmove(at(rank, step.region), sources[0], step.region.count * unit_);
     else
       kernel::ref::reduce_ordered(at(rank, step.region), sources.data(), static_cast<int>(sources.size()),

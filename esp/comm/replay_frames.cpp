@@ -10,28 +10,29 @@
 namespace esp::comm {
 namespace {
 
-// The schedule run in symbols, one element per chunk, so that an element's name is its chunk's.
-class Figure {
+// Runs the schedule symbolically with one element per chunk, so that element k is chunk k.
+class FrameRecorder {
  public:
-  explicit Figure(int size) : sets_(size), memory_(static_cast<size_t>(size)), order_(schedules_) {
+  explicit FrameRecorder(int size) : sets_(size), memory_(static_cast<size_t>(size)), order_(schedules_) {
     CollectiveSpec spec;
     spec.size = size;
     spec.count = static_cast<size_t>(size);
-    for (const CollectiveSpec& mine : for_every_rank(spec)) schedules_.push_back(all_reduce_ring_shift0(mine));
-    order_ = ScheduleInterpreter<SymbolicRuns>(schedules_);
-    // Input and output start alike, as in a call in place.
+    for (const CollectiveSpec& mine : specs_for_all_ranks(spec)) schedules_.push_back(all_reduce_ring_shift0(mine));
+    order_ = ScheduleInterpreter<SymbolicRanges>(schedules_);
+    // Input and output start with the same contents, as in an in-place call.
     for (int r = 0; r < size; ++r) memory_[at(r)].write(0, {{0, at(size), 0, sets_.of(r)}});
   }
 
   void run_round(int round) {
     order_.run(
         round, [&](int rank, size_t i) { return read(rank, i); },
-        [&](int rank, size_t i, SymbolicRuns& message) {
+        [&](int rank, size_t i, SymbolicRanges& message) {
           const Action& action = schedules_[at(rank)].actions[i];
-          if (action.act == Act::receive_reduce) message[0].set = sets_.any_union(message[0].set, read(rank, i)[0].set);
+          if (action.type == ActionType::receive_reduce)
+            message[0].set = sets_.any_union(message[0].set, read(rank, i)[0].set);
           memory_[at(rank)].write(action.region.offset, message);
         },
-        [](int, size_t) {});  // the copy from the input, done above
+        [](int, size_t) {});  // a local action only copies the input to the output, which the constructor has done
   }
 
   std::string cell(int rank, int chunk) { return in_letters(memory_[at(rank)].read(at(chunk), 1)[0]); }
@@ -40,17 +41,17 @@ class Figure {
   std::string sent_in(int rank, int round) {
     const std::vector<Action>& actions = schedules_[at(rank)].actions;
     for (size_t i = 0; i < actions.size(); ++i)
-      if (actions[i].act == Act::send && actions[i].round == round) return in_letters(read(rank, i)[0]);
+      if (actions[i].type == ActionType::send && actions[i].round == round) return in_letters(read(rank, i)[0]);
     return "";
   }
 
  private:
   static size_t at(int i) { return static_cast<size_t>(i); }
-  SymbolicRuns read(int rank, size_t i) {
+  SymbolicRanges read(int rank, size_t i) {
     const BufferRegion& region = schedules_[at(rank)].actions[i].region;
     return memory_[at(rank)].read(region.offset, region.count);
   }
-  std::string in_letters(const SymbolicRun& part) {
+  std::string in_letters(const SymbolicRange& part) {
     std::string text;
     for (int r : sets_.ranks(part.set))
       text += fmt::format("{}{}{}", text.empty() ? "" : "+", static_cast<char>('a' + r), part.first);
@@ -60,14 +61,14 @@ class Figure {
   RankSets sets_;
   std::vector<SymbolicMemory> memory_;
   std::vector<Schedule> schedules_;
-  ScheduleInterpreter<SymbolicRuns> order_;
+  ScheduleInterpreter<SymbolicRanges> order_;
 };
 
 }  // namespace
 
 std::vector<RingFrame> ring_frames(int size) {
-  ESP_CHECK(size >= 1 && size <= 26, "{} ranks, letters for 26", size);
-  Figure figure(size);
+  ESP_CHECK(size >= 1 && size <= 26, "ring figure: got {} ranks; expected 1 to 26, one per letter", size);
+  FrameRecorder figure(size);
   std::vector<RingFrame> frames;
   auto draw = [&](std::string title, int moving_round, bool finished_only) {
     RingFrame frame{std::move(title), {}, std::vector<std::string>(static_cast<size_t>(size))};
@@ -81,7 +82,7 @@ std::vector<RingFrame> ring_frames(int size) {
   };
   draw("start", -1, false);
   for (int step = 0; step < size - 1; ++step) {
-    draw(fmt::format("reduce-scatter, step {} under way", step + 1), step, false);
+    draw(fmt::format("reduce-scatter, step {} in progress", step + 1), step, false);
     figure.run_round(step);
     draw(fmt::format("reduce-scatter, step {} done", step + 1), -1, false);
   }

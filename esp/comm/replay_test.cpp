@@ -1,4 +1,5 @@
-// Replayed values: correct, bit-identical on every rank, in the declared order; and the nine frames of the ring.
+// Replayed values must be correct, bit-identical on every rank and summed in the documented order. The figure of the
+// 4-rank ring has nine frames.
 #include "esp/comm/replay.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +28,7 @@ std::vector<T> values_of(const Bytes& bytes) {
   return values;
 }
 
-// Spread over many powers of two, so that the bits depend on the summation order.
+// Values spread over many powers of two, so that the bits depend on the summation order.
 float value(int rank, size_t element) {
   double unit = random_unit(11, static_cast<uint64_t>(rank), element);
   return static_cast<float>(
@@ -42,7 +43,7 @@ CollectiveSpec spec_of(Op op, int size, size_t count) {
   return spec;
 }
 
-// x_r for every rank, the inputs of an all-reduce.
+// The inputs x_r of an all-reduce, one per rank.
 std::vector<Bytes> float_inputs(int size, size_t count) {
   std::vector<Bytes> inputs;
   for (int r = 0; r < size; ++r) {
@@ -57,7 +58,7 @@ std::vector<Bytes> run(Op op, std::string_view name, const CollectiveSpec& spec,
                        DType dtype = DType::f32, ReduceOp reduce = ReduceOp::sum) {
   CollectiveSpec mine = spec;
   mine.op = op;
-  auto specs = for_every_rank(mine);
+  auto specs = specs_for_all_ranks(mine);
   return replay(specs, build_all(find_algorithm(op, name), specs), inputs, dtype, reduce);
 }
 
@@ -80,7 +81,7 @@ TEST(Replay, AllReduceIsBitIdenticalOnEveryRank) {
     }
 }
 
-TEST(Replay, RingSumsFromTheNextRankRound) {
+TEST(Replay, RingSumsEachChunkInRingOrder) {
   const int size = 5;
   const size_t count = 23;
   for (auto [name, shift] : {std::pair{"ring", 1}, std::pair{"ring_shift0", 0}}) {
@@ -132,7 +133,7 @@ TEST(Replay, ReduceScatterPlusAllGatherMatchesAllReduce) {
     }
 }
 
-TEST(Replay, MovesBlocksWhereTheyBelong) {
+TEST(Replay, AllToAllMovesBlocksToDestinations) {
   for (int size : {1, 2, 3, 5, 8, 12}) {
     auto n = static_cast<size_t>(size);
     std::vector<Bytes> inputs;
@@ -154,13 +155,13 @@ TEST(Replay, MovesBlocksWhereTheyBelong) {
   }
 }
 
-TEST(Replay, AveragesDivideOnce) {
+TEST(Replay, AverageDividesSumOnce) {
   std::vector<Bytes> inputs = {bytes_of<int32_t>({1, 2}), bytes_of<int32_t>({4, 5}), bytes_of<int32_t>({7, 9})};
   auto outputs = run(Op::all_reduce, "ring", spec_of(Op::all_reduce, 3, 2), inputs, DType::i32, ReduceOp::avg);
   EXPECT_EQ(values_of<int32_t>(outputs[1]), (std::vector<int32_t>{4, 5}));
 }
 
-TEST(RingFrames, MatchTheNineFramesOfTheFigure) {
+TEST(RingFrames, MatchNineFramesOfFigure) {
   std::vector<RingFrame> frames = ring_frames(4);
   ASSERT_EQ(frames.size(), 9u);
   using Cells = std::vector<std::vector<std::string>>;

@@ -18,16 +18,17 @@ Action cut(const Action& action, size_t offset, size_t count) {
   return result;
 }
 
-// Two regions are either equal, so that a slice of one overlaps only its own slice of the other, or disjoint.
+// True if the regions are disjoint or equal. Equal regions are sliced alike, so a slice overlaps only its counterpart.
 bool aligned(const BufferRegion& a, const BufferRegion& b) {
   return !a.overlaps(b) || a.offset == b.offset;
 }
 
-// Whether `next` may be done piece by piece along with `first`: a copy and the sum into it, a message and its use.
-bool goes_along(const Action& first, const Action& next) {
-  if (first.act == Act::send || next.act == Act::send) return false;
+// True if two consecutive actions can be cut into slices that alternate, for example a copy and the sum added to it, or
+// a receive and the reduction that uses the received data.
+bool can_slice_as_pair(const Action& first, const Action& next) {
+  if (first.type == ActionType::send || next.type == ActionType::send) return false;
   if (first.round != next.round || first.region.count != next.region.count) return false;
-  // Two messages from one peer must stay in order.
+  // Two messages with the same peer must stay in order.
   if (first.peer >= 0 && next.peer >= 0) return false;
   std::vector<BufferRegion> a = first.sources, b = next.sources;
   a.push_back(first.region);
@@ -48,9 +49,9 @@ Schedule slice(const Schedule& schedule, size_t max_elements) {
   for (size_t i = 0; i < actions.size();) {
     size_t count = actions[i].region.count;
     size_t end = i + 1;
-    while (end < actions.size() && end < i + 2 && goes_along(actions[i], actions[end])) ++end;
+    while (end < actions.size() && end < i + 2 && can_slice_as_pair(actions[i], actions[end])) ++end;
     size_t offset = 0;
-    do {  // once also for a message of no bytes
+    do {  // runs once even for a message of zero bytes
       size_t part = std::min(max_elements, count - offset);
       for (size_t k = i; k < end; ++k) result.actions.push_back(cut(actions[k], offset, part));
       offset += part;

@@ -1,7 +1,7 @@
-// A collective algorithm as data: the actions of one rank. The executor runs it on any transport, the simulator times
-// it, the validator proves it, and the replay repeats its summation order in one process.
+// A collective algorithm as data: the actions of one rank. The executor runs it on any transport, the simulator
+// computes its time, the validator proves it correct, and the replay repeats its summation order in one process.
 //
-// Actions are in order; `round` counts as in the literature (one exchange by all ranks, full duplex). Running strictly
+// Actions are in order; `round` counts as in the literature (one full-duplex exchange by all ranks). Running strictly
 // in order with buffered sends is always correct. The executor may run an action as soon as the earlier actions on
 // overlapping regions are done. Messages between two ranks match in list order. Offsets and counts are in elements, so
 // one schedule serves every element type.
@@ -17,8 +17,8 @@
 
 namespace esp::comm {
 
-// `input` is read only. A schedule that starts from the input in `output` contains a copy action; in-place calls make
-// that copy free (same pointer).
+// The three buffers of a schedule. `input` is read only. A schedule that needs the input's values in `output` contains
+// a copy action. In an in-place call both pointers are equal, so this copy costs nothing.
 enum class Buffer : uint8_t { input, output, scratch };
 
 struct BufferRegion {
@@ -29,33 +29,33 @@ struct BufferRegion {
   }
 };
 
-enum class Act : uint8_t {
-  send,            // region to peer
-  receive,         // peer's message into region
+enum class ActionType : uint8_t {
+  send,            // sends the region to the peer
+  receive,         // receives the peer's message into the region
   receive_reduce,  // region = region op message
   copy,            // region = sources[0]
-  reduce,          // region = sources[0] op sources[1] op … in this order, rounded once
+  reduce,          // region = sources[0] op sources[1] op …, in this order, rounded once
 };
 
 struct Action {
-  Act act = Act::send;
+  ActionType type = ActionType::send;
   int round = 0;
   int peer = -1;
   BufferRegion region;
-  std::vector<BufferRegion> sources;  // copy and reduce only
+  std::vector<BufferRegion> sources;  // used only by copy and reduce
 };
 
 struct Schedule {
   std::vector<Action> actions;
-  size_t scratch_count = 0;  // elements
-  int num_rounds = 0;        // of the whole algorithm, the same on every rank
+  size_t scratch_count = 0;  // size of the scratch memory in elements
+  int num_rounds = 0;        // number of rounds of the whole algorithm, equal on every rank
 };
 
-// Splits messages longer than max_elements into slices, on both ends alike, and local work to match, so a slice can be
-// forwarded while the rest is still in flight. Round numbers do not change.
+// Splits messages longer than max_elements into slices, at the same places on both ends, and splits local actions to
+// match. A slice can then be forwarded while the rest of its message is in flight. Round numbers do not change.
 Schedule slice(const Schedule& schedule, size_t max_elements);
 
-// The group as a grid for topology-aware algorithms, fastest axis first. dims multiply to the group size.
+// The group as a grid for topology-aware algorithms, fastest axis first. The product of dims is the group size.
 struct RankGrid {
   std::vector<int> dims;
 };
@@ -63,15 +63,16 @@ struct RankGrid {
 struct CollectiveSpec {
   Op op = Op::all_reduce;
   int rank = 0, size = 1;
-  size_t count = 0;  // full logical buffer, elements
+  size_t count = 0;  // size of the full logical buffer in elements
   int root = 0;
-  RankGrid shape;    // empty: flat
-  int segments = 0;  // pipelined algorithms; 0: their own choice
-  // all_to_all_v: elements to and from each rank, and where they start.
+  RankGrid shape;    // empty: no grid
+  int segments = 0;  // number of segments of pipelined algorithms; 0: chosen by the algorithm
+  // all_to_all_v: number of elements to and from each rank, and their offsets.
   std::span<const size_t> send_counts, send_offsets, recv_counts, recv_offsets;
 };
 
-// Zero-size messages are dropped from a schedule, except those of a barrier, whose arrival is the information.
+// Builds the schedule of one rank. Zero-size messages are dropped, except in a barrier, where the arrival is the
+// information.
 using Builder = Schedule (*)(const CollectiveSpec& spec);
 
 // One row of algo/table.cpp.
@@ -80,10 +81,11 @@ struct AlgorithmRow {
   Op op;
   std::string_view help;
   Builder build;
-  // Null: always applies. Otherwise returns the reason it does not («needs a power-of-two number of ranks; got 6»), or
-  // empty.
+  // Null: the algorithm is always applicable. Otherwise returns why it is not applicable («needs a power-of-two number
+  // of ranks; got 6»), or an empty string.
   std::string (*applies)(const CollectiveSpec& spec);
-  // Seconds by the table of docs/algorithms.md for S bytes with one tier (alpha s, beta s/B).
+  // Predicted time in seconds by the formulas of docs/algorithms.md. All links are equal: alpha in s per message, beta
+  // in s/B.
   double (*cost)(const CollectiveSpec& spec, size_t element_bytes, double alpha, double beta);
 };
 

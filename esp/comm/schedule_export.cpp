@@ -1,5 +1,6 @@
-// Exports a built-in algorithm in units. It is built for one element per unit, so offsets are unit numbers; scratch
-// contents are tracked through the run, because a file names scratch by its units.
+// Exports a built-in algorithm as a schedule file. Positions in a schedule file are unit numbers. The algorithm is
+// built for one element per unit, so element offsets are unit numbers. A file names scratch memory by the units it
+// holds, so the export tracks which units each scratch element holds.
 #include <map>
 #include <numeric>
 
@@ -16,8 +17,9 @@
 namespace esp::comm {
 namespace {
 
-// The cuts an algorithm makes. Where it makes two that do not nest (the mesh), the finest common one: then pieces of a
-// buffer that does not divide may differ from the built-in's by an element.
+// The split of the buffer that an algorithm uses. If it uses two splits that do not nest (the mesh), this is their
+// finest common split; for a count that is not divisible, pieces may then differ from the built-in algorithm by one
+// element.
 std::vector<int> natural_split(const AlgorithmRow& row, const CollectiveSpec& spec) {
   int n = spec.size;
   if (is_chunked(row.op)) return {n};
@@ -26,13 +28,13 @@ std::vector<int> natural_split(const AlgorithmRow& row, const CollectiveSpec& sp
   if (name == "ring_bidirectional") return {2, n};
   if (name == "halving_doubling") return {1 << floor_log2(n)};
   if (name == "double_tree") return {2, double_tree_segments(spec)};
-  if (name == "ring_pipelined") return {line_segments(spec)};
+  if (name == "ring_pipelined") return {pipeline_segments(spec)};
   if (name == "torus") return grid_for(spec, 0).dims;
   if (name == "torus2d") return grid_for(spec, 2).dims;
   if (name == "torus3d") return grid_for(spec, 3).dims;
   if (name == "hierarchical") return {grid_for(spec, 2).dims[1]};
   if (name == "mesh2d") return {std::lcm(grid_for(spec, 2).dims[0], grid_for(spec, 2).dims[1])};
-  return {1};  // whole buffers
+  return {1};  // all other algorithms move the whole buffer at once
 }
 
 class Exporter {
@@ -43,12 +45,13 @@ class Exporter {
     file_.size = spec.size;
     file_.root = is_rooted(row.op) ? spec.root : 0;
     file_.split = natural_split(row, spec);
-    CollectiveSpec unit_problem = spec;
-    unit_problem.op = row.op;
-    unit_problem.count = static_cast<size_t>(num_units(file_.split));
-    // Segments are chosen by length; here the length is gone and the choice is in the split.
-    if (row.name == "double_tree" || row.name == "ring_pipelined") unit_problem.segments = file_.split.back();
-    schedules_ = build_all(row, for_every_rank(unit_problem));
+    CollectiveSpec unit_spec = spec;
+    unit_spec.op = row.op;
+    unit_spec.count = static_cast<size_t>(num_units(file_.split));
+    // Pipelined algorithms choose the number of segments from the length. A file has no length, so its split fixes the
+    // number.
+    if (row.name == "double_tree" || row.name == "ring_pipelined") unit_spec.segments = file_.split.back();
+    schedules_ = build_all(row, specs_for_all_ranks(unit_spec));
     file_.num_rounds = schedules_[0].num_rounds;
     file_.ranks.resize(schedules_.size());
     areas_.resize(schedules_.size());
@@ -71,14 +74,14 @@ class Exporter {
           note(rank, action(rank, i).region, units(rank, action(rank, i).sources[0]));
           add(rank, i);
         });
-    prove_for_some_counts(file_);
+    validate_for_sample_counts(file_);
     return std::move(file_);
   }
 
  private:
   const Action& action(int rank, size_t i) const { return schedules_[static_cast<size_t>(rank)].actions[i]; }
 
-  // Which units a region holds.
+  // The numbers of the units that a region contains.
   std::vector<int> units(int rank, const BufferRegion& region) const {
     std::vector<int> held(region.count);
     for (size_t i = 0; i < region.count; ++i)
@@ -93,13 +96,15 @@ class Exporter {
     for (size_t i = 0; i < held.size(); ++i) scratch_[static_cast<size_t>(rank)][region.offset + i] = held[i];
   }
 
-  // Regions of scratch that keep the same distance from their units share an area.
+  // Scratch regions share an area if they have the same distance between element offset and unit number.
   UnitRegion region_of(int rank, const BufferRegion& region) {
     std::vector<int> held = units(rank, region);
     for (size_t i = 1; i < held.size(); ++i)
       if (held[i] != held[0] + static_cast<int>(i))
-        throw UsageError(fmt::format("{} cannot be written as a schedule file: it sends units {} and {} side by side",
-                                     file_.name, held[i - 1], held[i]));
+        throw UsageError(
+            fmt::format("{} cannot be written as a schedule file: a message contains unit {} before unit {}; "
+                        "units must be consecutive",
+                        file_.name, held[i - 1], held[i]));
     UnitRegion result{region.buffer, 0, held[0], static_cast<int>(held.size())};
     if (region.buffer != Buffer::scratch) return result;
     auto& scratch = file_.ranks[static_cast<size_t>(rank)].scratch;
@@ -119,23 +124,24 @@ class Exporter {
 
   void add(int rank, size_t i) {
     const Action& step = action(rank, i);
-    UnitAction unit{step.act, step.round, step.peer, region_of(rank, step.region), {}};
+    UnitAction unit{step.type, step.round, step.peer, region_of(rank, step.region), {}};
     for (const BufferRegion& source : step.sources) unit.sources.push_back(region_of(rank, source));
     file_.ranks[static_cast<size_t>(rank)].actions.push_back(std::move(unit));
   }
 
   ScheduleFile file_;
   std::vector<Schedule> schedules_;
-  std::vector<std::vector<int>> scratch_;      // by rank and element: the unit there
-  std::vector<std::map<int64_t, int>> areas_;  // by rank: distance to area
+  std::vector<std::vector<int>> scratch_;      // [rank][element]: the unit stored there
+  std::vector<std::map<int64_t, int>> areas_;  // [rank]: area number by distance (element offset minus unit number)
 };
 
 }  // namespace
 
 ScheduleFile export_schedule(const AlgorithmRow& row, const CollectiveSpec& spec) {
-  if (!can_be_filed(row.op)) throw UsageError(fmt::format("{} has no schedule files", name_of(row.op)));
+  if (!has_schedule_file_format(row.op))
+    throw UsageError(fmt::format("{}: schedule files do not support this collective", name_of(row.op)));
   if (spec.size > kMaxScheduleSize)
-    throw UsageError(fmt::format("schedule files hold at most {} ranks; got {}", kMaxScheduleSize, spec.size));
+    throw UsageError(fmt::format("schedule file: got {} ranks; expected at most {}", spec.size, kMaxScheduleSize));
   CollectiveSpec checked = spec;
   checked.op = row.op;
   checked.count = 0;

@@ -24,7 +24,7 @@
 // chunk k, split[0] is the size. "reduce" has "into" and "of", a list of regions summed in this order. Rounds follow
 // comm/validate.h.
 //
-// The text is untrusted: sizes are bounded, unknown keys are rejected, and the schedule is proven before it is
+// The text is untrusted: sizes are bounded, unknown keys are rejected, and the schedule is proven correct before it is
 // returned.
 #pragma once
 
@@ -38,20 +38,21 @@
 namespace esp::comm {
 
 inline constexpr size_t kMaxScheduleBytes = size_t{16} << 20;
-inline constexpr int kMaxScheduleSize = 1024;  // ranks
+inline constexpr int kMaxScheduleSize = 1024;  // maximum number of ranks
 inline constexpr int kMaxScheduleUnits = 65536;
 inline constexpr int kMaxScheduleRounds = 1 << 20;
-inline constexpr size_t kMaxScheduleActions = 1 << 20;  // of all ranks, each source counted as one
+// limit for all ranks together; each source counts as one action
+inline constexpr size_t kMaxScheduleActions = 1 << 20;
 
 struct UnitRegion {
   Buffer buffer = Buffer::output;
-  int area = 0;  // scratch only
+  int area = 0;  // index of the scratch area; used only for scratch
   int first = 0, count = 0;
   bool operator==(const UnitRegion&) const = default;
 };
 
 struct UnitAction {
-  Act act = Act::send;
+  ActionType type = ActionType::send;
   int round = 0, peer = -1;
   UnitRegion region;
   std::vector<UnitRegion> sources;
@@ -79,18 +80,19 @@ struct ScheduleFile {
   bool operator==(const ScheduleFile&) const = default;
 };
 
-// `what` names the text in messages («schedule file ring.json»). IoError if the text is malformed, UsageError if the
-// schedule is incorrect.
+// `what` names the text in messages («schedule file ring.json»). Throws IoError if the text is malformed, UsageError if
+// the schedule is incorrect.
 ScheduleFile parse_schedule(std::string_view text, std::string_view what);
 std::string write_schedule(const ScheduleFile& file);
 
-// The schedule of spec.rank for spec.count. UsageError if the file is for another op, size or root.
+// The schedule of rank spec.rank for spec.count elements. Throws UsageError if the file is for another op, size or
+// root.
 Schedule instantiate(const ScheduleFile& file, const CollectiveSpec& spec);
-// For all ranks, and proven for this count.
-std::vector<Schedule> instantiate_proven(const ScheduleFile& file, const CollectiveSpec& spec);
+// The schedules of all ranks, validated for this count.
+std::vector<Schedule> instantiate_validated(const ScheduleFile& file, const CollectiveSpec& spec);
 
-// A built-in algorithm as a file, for any count. UsageError if one of its messages contains units out of order (Bruck),
-// which the format cannot express.
+// Exports a built-in algorithm as a file that is valid for any count. Throws UsageError if one of its messages contains
+// units out of order (Bruck), which the format cannot express.
 ScheduleFile export_schedule(const AlgorithmRow& row, const CollectiveSpec& spec);
 
 }  // namespace esp::comm

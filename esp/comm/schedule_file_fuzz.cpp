@@ -1,4 +1,4 @@
-// Any text is either rejected with an error, or a schedule that round-trips.
+// Fuzz target: a text is either rejected with an error, or parsed to a schedule that round-trips.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Two ranks that swap halves; the example of the header.
+// Two ranks that swap halves; the example in the header.
 const char* const kTwoSwap = R"({
   "espalier_schedule": 1, "name": "two_swap", "op": "all_reduce", "size": 2, "split": [2], "rounds": 2,
   "ranks": [
@@ -61,7 +61,7 @@ TEST(ScheduleFile, RunsForAnyCount) {
   ScheduleFile file = parse_schedule(kTwoSwap, "two");
   EXPECT_EQ(file.name, "two_swap");
   for (size_t count : {size_t{0}, size_t{1}, size_t{2}, size_t{3}, size_t{1001}}) {
-    auto schedules = instantiate_proven(file, spec_of(Op::all_reduce, 2, count));
+    auto schedules = instantiate_validated(file, spec_of(Op::all_reduce, 2, count));
     EXPECT_EQ(schedules[1].scratch_count, count / 2);
   }
   EXPECT_THROW(instantiate(file, spec_of(Op::all_reduce, 3, 9)), UsageError);
@@ -75,12 +75,12 @@ TEST(ScheduleFile, RoundTrips) {
 
 TEST(ScheduleFile, RejectsMalformedTextWithLocation) {
   EXPECT_THAT(refusal("{"), HasSubstr("x.json is not JSON"));
-  EXPECT_THAT(refusal("[]"), HasSubstr("is not an object"));
+  EXPECT_THAT(refusal("[]"), HasSubstr("is not a JSON object"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "\"espalier_schedule\": 1", "\"espalier_schedule\": 2")),
               HasSubstr("version 2"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "\"rounds\"", "\"round\"")), HasSubstr("did you mean \"rounds\"?"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "all_reduce", "all_redce")), HasSubstr("all_reduce"));
-  EXPECT_THAT(refusal(changed(kTwoSwap, "all_reduce", "barrier")), HasSubstr("has no schedule files"));
+  EXPECT_THAT(refusal(changed(kTwoSwap, "all_reduce", "barrier")), HasSubstr("files do not support this collective"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "\"size\": 2", "\"size\": 2000000")), HasSubstr("from 1 to 1024"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "\"size\": 2", "\"size\": -1")), HasSubstr("from 1 to 1024"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "\"size\": 2", "\"size\": 2.5")), HasSubstr("an integer from"));
@@ -88,8 +88,10 @@ TEST(ScheduleFile, RejectsMalformedTextWithLocation) {
               HasSubstr("an integer from"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "[2]", "[60000, 60000]")), HasSubstr("more than 65536 units"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "[2]", "[]")), HasSubstr("split"));
-  EXPECT_THAT(refusal(changed(kTwoSwap, "\"size\": 2", "\"size\": 2, \"root\": 0")), HasSubstr("has a root"));
-  EXPECT_THAT(refusal(changed(kTwoSwap, "\"size\": 2", "\"size\": 3")), HasSubstr("2 ranks for a size of 3"));
+  EXPECT_THAT(refusal(changed(kTwoSwap, "\"size\": 2", "\"size\": 2, \"root\": 0")),
+              HasSubstr("all_reduce has no root"));
+  EXPECT_THAT(refusal(changed(kTwoSwap, "\"size\": 2", "\"size\": 3")),
+              HasSubstr("has 2 entries in \"ranks\"; expected 3"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "[\"input\", 1, 1]", "[\"input\", 1, 2]")),
               HasSubstr("rank 0, action 0, needs the number of units"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "\"to\": 1", "\"to\": 2")), HasSubstr("from 0 to 1"));
@@ -100,20 +102,20 @@ TEST(ScheduleFile, RejectsMalformedTextWithLocation) {
 TEST(ScheduleFile, RejectsIncorrectSchedule) {
   std::string text = refusal(changed(kTwoSwap, "receive_reduce", "receive"));
   EXPECT_THAT(text, HasSubstr("x.json: this schedule is not a correct all_reduce"));
-  EXPECT_THAT(text, HasSubstr("it should be 0,1"));
+  EXPECT_THAT(text, HasSubstr("expected the sum over ranks 0,1"));
   EXPECT_THAT(refusal(changed(kTwoSwap, "[\"input\", 1, 1]", "[\"input\", 0, 1]")), HasSubstr("rank 1, action 2"));
 }
 
-TEST(ScheduleFile, RejectsScheduleForEvenCountsOnly) {
-  // Scratch for unit 0 takes unit 1, which is shorter when the count is odd.
+TEST(ScheduleFile, RejectsScheduleThatIsCorrectOnlyForEvenCounts) {
+  // The scratch area is sized for unit 0 but receives unit 1, which is shorter when the count is odd.
   std::string text = changed(kTwoSwap, "[[1, 1]]", "[[0, 1]]");
   text = changed(text, "\"at\": [\"scratch\", 0, 1, 1]", "\"at\": [\"scratch\", 0, 0, 1]");
   text = changed(text, "[\"scratch\", 0, 1, 1]]", "[\"scratch\", 0, 0, 1]]");
   EXPECT_THAT(refusal(text), HasSubstr("not a correct"));
 }
 
-// The built-in algorithms a file can express; the file must be the same algorithm.
-TEST(ScheduleFile, HoldsBuiltInAlgorithms) {
+// Exports every built-in algorithm that the format can express. The exported schedule must equal the built-in one.
+TEST(ScheduleFile, ExportsBuiltInAlgorithms) {
   int exported = 0;
   for (const AlgorithmRow& row : algorithms())
     for (int size : {1, 2, 4, 6}) {
@@ -131,7 +133,7 @@ TEST(ScheduleFile, HoldsBuiltInAlgorithms) {
       ++exported;
       EXPECT_EQ(parse_schedule(write_schedule(file), "exported"), file);
       spec.count = static_cast<size_t>(size) * 7 + (row.op == Op::all_to_all ? 0 : 2);
-      auto specs = for_every_rank(spec);
+      auto specs = specs_for_all_ranks(spec);
       std::vector<Bytes> inputs;
       for (const CollectiveSpec& mine : specs) {
         Bytes input(sizes_of(mine).input * sizeof(float));
@@ -141,8 +143,8 @@ TEST(ScheduleFile, HoldsBuiltInAlgorithms) {
         }
         inputs.push_back(std::move(input));
       }
-      auto from_file = replay(specs, instantiate_proven(file, spec), inputs, DType::f32, ReduceOp::sum);
-      if (row.name == "mesh2d") continue;  // its two cuts do not nest; the file's pieces differ by an element
+      auto from_file = replay(specs, instantiate_validated(file, spec), inputs, DType::f32, ReduceOp::sum);
+      if (row.name == "mesh2d") continue;  // its two splits do not nest, so the file's pieces may differ by one element
       EXPECT_EQ(from_file, replay(specs, build_all(row, specs), inputs, DType::f32, ReduceOp::sum))
           << name_of(row.op) << " " << row.name << " size " << size;
     }

@@ -15,19 +15,20 @@ std::vector<Schedule> ring(size_t count) {
   CollectiveSpec spec;
   spec.size = 3;
   spec.count = count;
-  return build_all(find_algorithm(Op::all_reduce, "ring"), for_every_rank(spec));
+  return build_all(find_algorithm(Op::all_reduce, "ring"), specs_for_all_ranks(spec));
 }
 
-TEST(Slice, CutsMessagesAlikeAtBothEnds) {
-  auto schedules = ring(33);  // chunks of 11
+TEST(Slice, SenderAndReceiverSplitMessagesEqually) {
+  auto schedules = ring(33);  // 33 elements in three chunks of 11
   for (Schedule& schedule : schedules) {
     Schedule sliced = slice(schedule, 4);
     EXPECT_EQ(sliced.num_rounds, schedule.num_rounds);
     std::vector<size_t> sent, received;
     for (const Action& action : sliced.actions) {
       EXPECT_LE(action.region.count, 4u);
-      if (action.act == Act::send) sent.push_back(action.region.count);
-      if (action.act == Act::receive || action.act == Act::receive_reduce) received.push_back(action.region.count);
+      if (action.type == ActionType::send) sent.push_back(action.region.count);
+      if (action.type == ActionType::receive || action.type == ActionType::receive_reduce)
+        received.push_back(action.region.count);
     }
     std::vector<size_t> want;
     for (int message = 0; message < 4; ++message) want.insert(want.end(), {4, 4, 3});
@@ -36,7 +37,7 @@ TEST(Slice, CutsMessagesAlikeAtBothEnds) {
   }
 }
 
-TEST(Slice, LeavesShortMessagesAlone) {
+TEST(Slice, KeepsShortMessagesWhole) {
   Schedule schedule = ring(33)[0];
   Schedule same = slice(schedule, 33);
   ASSERT_EQ(same.actions.size(), schedule.actions.size());
@@ -46,7 +47,7 @@ TEST(Slice, LeavesShortMessagesAlone) {
   }
 }
 
-TEST(Slice, KeepsSignals) {
+TEST(Slice, KeepsZeroByteMessages) {
   CollectiveSpec spec;
   spec.op = Op::barrier;
   spec.size = 4;
@@ -54,19 +55,18 @@ TEST(Slice, KeepsSignals) {
   EXPECT_EQ(slice(barrier, 1).actions.size(), barrier.actions.size());
 }
 
-TEST(Slice, ForwardsSliceOnArrival) {
-  // A message and the sum it is used in alternate slice by slice.
+TEST(Slice, AlternatesReceiveAndReductionSliceBySlice) {
   Schedule schedule;
   schedule.num_rounds = 1;
   schedule.scratch_count = 6;
   BufferRegion out{Buffer::output, 0, 6}, slot{Buffer::scratch, 0, 6};
-  schedule.actions = {{Act::receive, 0, 1, slot, {}}, {Act::reduce, 0, -1, out, {out, slot}}};
-  std::vector<Act> order;
-  for (const Action& action : slice(schedule, 3).actions) order.push_back(action.act);
-  EXPECT_EQ(order, (std::vector{Act::receive, Act::reduce, Act::receive, Act::reduce}));
+  schedule.actions = {{ActionType::receive, 0, 1, slot, {}}, {ActionType::reduce, 0, -1, out, {out, slot}}};
+  std::vector<ActionType> order;
+  for (const Action& action : slice(schedule, 3).actions) order.push_back(action.type);
+  EXPECT_EQ(order, (std::vector{ActionType::receive, ActionType::reduce, ActionType::receive, ActionType::reduce}));
 }
 
-TEST(RankGrid, IsAsEvenAsDivisorsAllow) {
+TEST(RankGrid, SplitsSizeAsEvenlyAsDivisorsAllow) {
   auto shape = [](int size, int axes, std::vector<int> given = {}) {
     CollectiveSpec spec;
     spec.size = size;
@@ -90,19 +90,19 @@ TEST(RankGrid, IsAsEvenAsDivisorsAllow) {
   EXPECT_NE(grid_problem(wrong, 2), "");
 }
 
-TEST(ScheduleBuilder, PutsSendsBeforeReceivesOfTheirRound) {
+TEST(ScheduleBuilder, OrdersSendsBeforeReceivesInRound) {
   for (const AlgorithmRow& row : algorithms()) {
     if (row.op == Op::all_to_all_v) continue;
     CollectiveSpec spec;
     spec.op = row.op;
     spec.size = 8;
     spec.count = row.op == Op::barrier ? 0 : 64;
-    for (const Schedule& schedule : build_all(row, for_every_rank(spec))) {
+    for (const Schedule& schedule : build_all(row, specs_for_all_ranks(spec))) {
       const auto& actions = schedule.actions;
       for (size_t i = 1; i < actions.size(); ++i) {
         EXPECT_LE(actions[i - 1].round, actions[i].round);
-        bool late = actions[i].act == Act::send && actions[i - 1].round == actions[i].round &&
-                    (actions[i - 1].act == Act::receive || actions[i - 1].act == Act::receive_reduce);
+        bool late = actions[i].type == ActionType::send && actions[i - 1].round == actions[i].round &&
+                    (actions[i - 1].type == ActionType::receive || actions[i - 1].type == ActionType::receive_reduce);
         EXPECT_FALSE(late) << name_of(row.op) << " " << row.name;
       }
     }

@@ -7,7 +7,7 @@
 
 namespace esp::comm {
 
-bool can_be_filed(Op op) {
+bool has_schedule_file_format(Op op) {
   return op == Op::all_reduce || op == Op::broadcast || op == Op::reduce || is_chunked(op);
 }
 
@@ -75,7 +75,7 @@ Schedule instantiate(const ScheduleFile& file, const CollectiveSpec& spec) {
                                  spec.size, is_rooted(spec.op) ? fmt::format(" with root {}", spec.root) : ""));
   if (file.op == Op::all_to_all && spec.count % static_cast<size_t>(file.size) != 0)
     throw UsageError(
-        fmt::format("all_to_all needs a count that is a multiple of {} ranks; got {}", file.size, spec.count));
+        fmt::format("all_to_all: count: got {}; expected a multiple of the {} ranks", spec.count, file.size));
   const UnitSchedule& units = file.ranks[static_cast<size_t>(spec.rank)];
   auto at = [&](int unit) { return unit_offset(file.split, spec.count, unit); };
   Schedule schedule;
@@ -93,26 +93,27 @@ Schedule instantiate(const ScheduleFile& file, const CollectiveSpec& spec) {
     return BufferRegion{region.buffer, offset, at(region.first + region.count) - at(region.first)};
   };
   for (const UnitAction& step : units.actions) {
-    Action action{step.act, step.round, step.peer, region_of(step.region), {}};
+    Action action{step.type, step.round, step.peer, region_of(step.region), {}};
     for (const UnitRegion& source : step.sources) action.sources.push_back(region_of(source));
-    // Units may be empty when elements are few.
+    // If there are fewer elements than units, some units are empty; actions on them are dropped.
     if (action.region.count > 0) schedule.actions.push_back(std::move(action));
   }
   return schedule;
 }
 
-std::vector<Schedule> instantiate_proven(const ScheduleFile& file, const CollectiveSpec& spec) {
-  std::vector<CollectiveSpec> specs = for_every_rank(spec);
+std::vector<Schedule> instantiate_validated(const ScheduleFile& file, const CollectiveSpec& spec) {
+  std::vector<CollectiveSpec> specs = specs_for_all_ranks(spec);
   std::vector<Schedule> schedules;
   for (const CollectiveSpec& mine : specs) schedules.push_back(instantiate(file, mine));
   validate(specs, schedules);
   return schedules;
 }
 
-void prove_for_some_counts(const ScheduleFile& file) {
+void validate_for_sample_counts(const ScheduleFile& file) {
   auto units = static_cast<size_t>(num_units(file.split)), size = static_cast<size_t>(file.size);
   std::vector<size_t> counts = {units, 2 * units + units / 2, 3 * units + 1};
-  // Its blocks are alike; their pieces need not be.
+  // In all_to_all the count must be divisible by the size, so all blocks are equal. The units within a block may still
+  // differ.
   if (file.op == Op::all_to_all) counts = {units, units + size, 2 * units};
   for (size_t count : counts) {
     CollectiveSpec spec;
@@ -120,7 +121,7 @@ void prove_for_some_counts(const ScheduleFile& file) {
     spec.size = file.size;
     spec.root = file.root;
     spec.count = count;
-    instantiate_proven(file, spec);
+    instantiate_validated(file, spec);
   }
 }
 

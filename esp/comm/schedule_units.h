@@ -1,4 +1,4 @@
-// Units of schedule files, converted to elements. For schedule_file.cpp and schedule_export.cpp.
+// Conversion of schedule-file units to elements. Used by schedule_file.cpp and schedule_export.cpp.
 #pragma once
 
 #include <cstddef>
@@ -8,17 +8,18 @@
 
 namespace esp::comm {
 
-bool can_be_filed(Op op);
+bool has_schedule_file_format(Op op);
 bool is_rooted(Op op);
-bool is_chunked(Op op);  // rank k owns chunk k
+bool is_chunked(Op op);  // true if rank k owns chunk k of the buffer
 
 int num_units(std::span<const int> split);
-// First element of a unit; `count` for the one past the last.
+// Index of the first element of a unit. For the index after the last unit, returns `count`.
 size_t unit_offset(std::span<const int> split, size_t count, int unit);
-// The units of the input or the output that a rank has; none of scratch.
+// The range of units of the input or the output that a rank holds; empty for scratch.
 UnitArea area_of(const ScheduleFile& file, int rank, Buffer buffer);
 
-// Proves the file for counts that divide evenly and counts that do not. UsageError with the fault.
-void prove_for_some_counts(const ScheduleFile& file);
+// Validates the file for some counts that are divisible by its units and some that are not. Throws UsageError with the
+// first fault found.
+void validate_for_sample_counts(const ScheduleFile& file);
 
 }  // namespace esp::comm

@@ -14,7 +14,8 @@
 namespace esp::comm {
 namespace {
 
-// A group id from (parent, number of earlier splits, colour): equal on every member without communication.
+// Hash of two numbers. Group ids are computed from (parent, number of earlier splits, colour), so that they are equal
+// on every member without communication.
 uint64_t mix(uint64_t a, uint64_t b) {
   uint64_t x = a + 0x9e3779b97f4a7c15u + b * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -22,15 +23,16 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return x ^ (x >> 31);
 }
 
-// The world group always has id 0. Each communicator over one group gets its own id, since all members create them in
-// one order; so a second communicator can exist beside the first, or after its failure.
+// The first communicator over the world has group id 0. Every further one gets another id, so that it can exist beside
+// the first, or after the first failed. All members create them in the same order, so ids are equal on all ranks.
 net::Group with_own_id(const net::World& world, net::Group group) {
   if (group.id == 0)
     if (uint64_t before = world.num_root_groups++; before > 0) group.id = mix(0, before);
   return group;
 }
 
-// Equal on every rank with the same schedule, and never 0. All ranks of a job run the same build.
+// Id of a user schedule: equal on every rank with the same schedule, never 0. std::hash is equal on all ranks, because
+// all ranks of a job run the same build.
 uint32_t id_of(const ScheduleFile& file) {
   auto hash = static_cast<uint64_t>(std::hash<std::string>{}(write_schedule(file)));
   return static_cast<uint32_t>(hash ^ hash >> 32) | 1;
@@ -41,18 +43,18 @@ bool on_one_host(const net::World& world, const net::Group& group) {
                      [&](int member) { return world.same_host(group.members[0], member); });
 }
 
-// Work that was started has deadlines of its own; this only bounds the wait for it.
-Deadline far() {
+// Limit for waiting on the worker. Started calls have their own deadlines, so this one is practically never reached.
+Deadline no_deadline() {
   return Deadline::after(std::chrono::hours(24 * 365));
 }
 
 }  // namespace
 
-struct ScheduledCommunicator::Started {
-  explicit Started(const Call& from) : call(from) {
-    auto keep = [](std::vector<size_t>& own, std::span<const size_t>& lent) {
-      own.assign(lent.begin(), lent.end());
-      lent = own;
+struct ScheduledCommunicator::StartedCall {
+  explicit StartedCall(const Call& from) : call(from) {
+    auto keep = [](std::vector<size_t>& own, std::span<const size_t>& borrowed) {
+      own.assign(borrowed.begin(), borrowed.end());
+      borrowed = own;
     };
     keep(send_counts, call.send_counts);
     keep(send_offsets, call.send_offsets);
@@ -61,7 +63,7 @@ struct ScheduledCommunicator::Started {
     algorithm = call.algorithm;
     call.algorithm = algorithm;
   }
-  Started(const Started&) = delete;
+  StartedCall(const StartedCall&) = delete;
 
   Call call;
   std::string algorithm;
@@ -95,7 +97,7 @@ ScheduledCommunicator::ScheduledCommunicator(const net::World& world, const net:
   if (size() == 1) return;
   transport_ = net::open_transport(options.transport, world, group_);
   executor_ = std::make_unique<Executor>(*transport_, [this] { check_positions(); });
-  // A transport asked for by name carries everything; otherwise one host has the fused path.
+  // A transport that the user selected by name carries all calls. With `auto`, a group on one host uses the fused path.
   if (options.transport == "auto" && !transport_->ordered() && on_one_host(world, group_))
     fused_ = FusedCollectives::open(world, group_, Deadline::after(world.options.start_timeout));
 }
@@ -121,12 +123,12 @@ const ScheduleFile* ScheduledCommunicator::file_for(int algorithm) const {
 
 Schedule ScheduledCommunicator::schedule_for(int algorithm, const CollectiveSpec& spec) const {
   if (const ScheduleFile* file = file_for(algorithm))
-    return instantiate_proven(*file, spec)[static_cast<size_t>(rank())];
+    return instantiate_validated(*file, spec)[static_cast<size_t>(rank())];
   return algorithms()[static_cast<size_t>(algorithm)].build(spec);
 }
 
-bool ScheduledCommunicator::goes_fused(const Call& call, int algorithm) const {
-  return fused_ && (algorithm == kAutoAlgorithm || algorithm == kFusedAlgorithm) && fused_->can(call);
+bool ScheduledCommunicator::uses_fused(const Call& call, int algorithm) const {
+  return fused_ && (algorithm == kAutoAlgorithm || algorithm == kFusedAlgorithm) && fused_->supports(call);
 }
 
 CollectiveSpec ScheduledCommunicator::spec_of(const Call& call) const {
@@ -143,9 +145,10 @@ CollectiveSpec ScheduledCommunicator::spec_of(const Call& call) const {
 void ScheduledCommunicator::check_call(const Call& call) const {
   check_arguments(call, rank(), size());
   int algorithm = algorithm_for(call);
-  if (algorithm == kFusedAlgorithm && size() > 1 && !goes_fused(call, algorithm)) {
-    throw UsageError(fmt::format("{}: the fused path {}; use auto", name_of(call.op),
-                                 fused_ ? "does not do this call" : "needs all ranks on one host, transport auto"));
+  if (algorithm == kFusedAlgorithm && size() > 1 && !uses_fused(call, algorithm)) {
+    throw UsageError(
+        fmt::format("{}: the fused path {}. Use algorithm \"auto\"", name_of(call.op),
+                    fused_ ? "does not support this call" : "needs all ranks on one host and transport auto"));
   }
 }
 
@@ -153,7 +156,7 @@ void ScheduledCommunicator::check_applies(const Call& call) const {
   int algorithm = algorithm_for(call);
   if (algorithm == kAutoAlgorithm || algorithm == kFusedAlgorithm || size() == 1) return;
   if (const ScheduleFile* file = file_for(algorithm)) {
-    (void)instantiate(*file, spec_of(call));  // throws if it does not fit
+    (void)instantiate(*file, spec_of(call));  // throws if the schedule does not fit the call
     return;
   }
   const AlgorithmRow& row = algorithms()[static_cast<size_t>(algorithm)];
@@ -164,13 +167,13 @@ void ScheduledCommunicator::check_applies(const Call& call) const {
 
 void ScheduledCommunicator::run(const Call& call) {
   if (worker_.idle()) return execute(call);
-  worker_.post([&] { execute(call); }).wait(far());
+  worker_.post([&] { execute(call); }).wait(no_deadline());
 }
 
 Work ScheduledCommunicator::start(const Call& call) {
   check_call(call);
   check_applies(call);
-  auto started = std::make_shared<Started>(call);
+  auto started = std::make_shared<StartedCall>(call);
   return worker_.post([this, started] { execute(started->call); });
 }
 
@@ -179,8 +182,8 @@ Work ScheduledCommunicator::start_group(std::span<const Call> calls) {
     check_call(call);
     check_applies(call);
   }
-  auto started = std::make_shared<std::vector<std::unique_ptr<Started>>>();
-  for (const Call& call : calls) started->push_back(std::make_unique<Started>(call));
+  auto started = std::make_shared<std::vector<std::unique_ptr<StartedCall>>>();
+  for (const Call& call : calls) started->push_back(std::make_unique<StartedCall>(call));
   return worker_.post([this, started] {
     std::vector<Call> own;
     for (const auto& one : *started) own.push_back(one->call);
@@ -188,25 +191,24 @@ Work ScheduledCommunicator::start_group(std::span<const Call> calls) {
   });
 }
 
-void ScheduledCommunicator::settle_worker() const {
-  if (!worker_.idle()) worker_.post([] {}).wait(far());
+void ScheduledCommunicator::wait_for_worker() const {
+  if (!worker_.idle()) worker_.post([] {}).wait(no_deadline());
 }
 
 std::unique_ptr<Communicator> ScheduledCommunicator::split(int colour, int key) {
-  struct Wish {
+  struct ColourKey {
     int64_t colour, key;
   };
-  std::vector<Wish> wishes(group_.members.size());
-  Wish mine{colour, key};
-  all_gather(&mine, wishes.data(), 2, DType::i64);
+  std::vector<ColourKey> keys(group_.members.size());
+  ColourKey mine{colour, key};
+  all_gather(&mine, keys.data(), 2, DType::i64);
   uint64_t which = num_splits_++;
   if (colour < 0) return nullptr;
   std::vector<int> ranks;
   for (int r = 0; r < size(); ++r)
-    if (wishes[static_cast<size_t>(r)].colour == colour) ranks.push_back(r);
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
-    return wishes[static_cast<size_t>(a)].key < wishes[static_cast<size_t>(b)].key;
-  });
+    if (keys[static_cast<size_t>(r)].colour == colour) ranks.push_back(r);
+  std::stable_sort(ranks.begin(), ranks.end(),
+                   [&](int a, int b) { return keys[static_cast<size_t>(a)].key < keys[static_cast<size_t>(b)].key; });
   net::Group child;
   child.id = mix(mix(group_.id, which), static_cast<uint64_t>(colour));
   for (int r : ranks) {
@@ -229,43 +231,43 @@ std::unique_ptr<net::Transport> ScheduledCommunicator::open_transport() {
 
 std::shared_ptr<void> ScheduledCommunicator::allocate(size_t bytes) {
   if (bytes > SIZE_MAX / 2 / static_cast<size_t>(size()))
-    throw UsageError(fmt::format("{} bytes for each of {} ranks do not fit in memory", bytes, size()));
-  settle_worker();
+    throw UsageError(fmt::format("allocate: {} bytes for each of {} ranks do not fit in memory", bytes, size()));
+  wait_for_worker();
   if (fused_) {
     std::shared_ptr<void> memory;
     Call barrier;
-    guarded(barrier, [&] { memory = fused_->allocate(bytes, *deadline_); });
+    run_guarded(barrier, [&] { memory = fused_->allocate(bytes, *deadline_); });
     return memory;
   }
-  // Page-aligned, so that it serves a later registration as well.
+  // Page-aligned, so that the memory can be registered later.
   void* memory = std::aligned_alloc(4096, (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096);
-  if (!memory) throw IoError(fmt::format("out of memory: {} bytes requested", bytes));
+  if (!memory) throw IoError(fmt::format("allocate: out of memory: {} bytes requested", bytes));
   return {memory, std::free};
 }
 
 void ScheduledCommunicator::abort(const std::string& why) {
   int me = world_.rank;
-  abort_all(CommError(CommError::Kind::aborted, me, fmt::format("rank {} aborted: {}", me, why)));
+  abort_group(CommError(CommError::Kind::aborted, me, fmt::format("rank {} aborted: {}", me, why)));
 }
 
 std::string ScheduledCommunicator::explain(const Call& call) const {
   check_call(call);
   check_applies(call);
-  settle_worker();
+  wait_for_worker();
   if (size() == 1) return fmt::format("{}: one rank, nothing to send", name_of(call.op));
   int algorithm = algorithm_for(call);
-  if (goes_fused(call, algorithm))
-    return fmt::format("{}: fused, all {} ranks are on one host and it does this call", name_of(call.op), size());
+  if (uses_fused(call, algorithm))
+    return fmt::format("{}: fused, because all {} ranks are on one host", name_of(call.op), size());
   if (algorithm != kAutoAlgorithm)
-    return fmt::format("{}: {}, as asked, over {}", name_of(call.op),
+    return fmt::format("{}: {}, as requested, over {}", name_of(call.op),
                        algorithm_name(std::min(algorithm, kFileAlgorithm)), transport_->name());
   if (algorithms_for(call.op).empty())
-    return fmt::format("{}: one message each way, over {}", name_of(call.op), transport_->name());
-  return explain_choice(spec_of(call), size_of(call.dtype), links_of(world_, group_, tiers_));
+    return fmt::format("{}: one message per direction, over {}", name_of(call.op), transport_->name());
+  return explain_choice(spec_of(call), size_of(call.dtype), group_links(world_, group_, tiers_));
 }
 
 std::vector<CallStats> ScheduledCommunicator::stats() const {
-  settle_worker();
+  wait_for_worker();
   std::vector<CallStats> all;
   for (const CallCounter& c : counters_) {
     bool fused = c.algorithm == kFusedAlgorithm;

@@ -1,4 +1,4 @@
-// Execution of each kind of call; scheduled_communicator.h defines the thread.
+// Execution of each kind of call. For the threads involved, see scheduled_communicator.h.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -20,7 +20,7 @@ bool reduces(Op op) {
 bool rooted(Op op) {
   return op == Op::broadcast || op == Op::reduce || op == Op::gather || op == Op::scatter;
 }
-// In the order of Op.
+// Indexed by Op.
 constexpr obs::FlightText kFlightNames[] = {
     "broadcast", "reduce",  "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "all_to_all_v",
     "gather",    "scatter", "send",       "recv",           "barrier",    "signal",     "wait"};
@@ -30,40 +30,40 @@ bool point_to_point(Op op) {
   return op == Op::send || op == Op::recv;
 }
 
-// The fields all ranks must agree on, without those this op ignores.
-Call as_agreed(const Call& call) {
-  Call agreed;
-  agreed.op = call.op;
-  if (call.op == Op::barrier) return agreed;
-  agreed.count = call.op == Op::all_to_all_v ? 0 : call.count;
-  agreed.dtype = call.dtype;
-  if (reduces(call.op)) agreed.reduce = call.reduce;
-  if (rooted(call.op)) agreed.root = call.root;
-  return agreed;
+// A copy of the call with only those fields set that must be equal on all ranks and that this op uses.
+Call compared_fields(const Call& call) {
+  Call compared;
+  compared.op = call.op;
+  if (call.op == Op::barrier) return compared;
+  compared.count = call.op == Op::all_to_all_v ? 0 : call.count;
+  compared.dtype = call.dtype;
+  if (reduces(call.op)) compared.reduce = call.reduce;
+  if (rooted(call.op)) compared.root = call.root;
+  return compared;
 }
 
 }  // namespace
 
-void ScheduledCommunicator::enter(const Call& call, int algorithm) {
+void ScheduledCommunicator::begin_collective(const Call& call, int algorithm) {
   ++sequence_;
-  retag(call, algorithm);
+  update_tag(call, algorithm);
 }
 
-void ScheduledCommunicator::retag(const Call& call, int algorithm) {
-  tag_ = tag_of(as_agreed(call), sequence_, std::min(algorithm, kFileAlgorithm));
+void ScheduledCommunicator::update_tag(const Call& call, int algorithm) {
+  tag_ = tag_of(compared_fields(call), sequence_, std::min(algorithm, kFileAlgorithm));
   if (algorithm >= kFileAlgorithm) tag_.schedule = schedule_ids_[static_cast<size_t>(algorithm - kFileAlgorithm)];
-  net::Tag standing = tag_;
-  if (call.op == Op::all_to_all_v) standing.count = receivers_of(call.send_counts);
-  positions_.mine().enter(standing);
-  note(call, sequence_, algorithm);
+  net::Tag position = tag_;
+  if (call.op == Op::all_to_all_v) position.count = receivers_of(call.send_counts);
+  positions_.mine().enter(position);
+  record_begin(call, sequence_, algorithm);
 }
 
 void ScheduledCommunicator::publish_position(const Call& call, uint64_t number) {
   positions_.mine().enter(tag_of(call, sequence_, kAutoAlgorithm));
-  note(call, number, kAutoAlgorithm);
+  record_begin(call, number, kAutoAlgorithm);
 }
 
-void ScheduledCommunicator::note(const Call& call, uint64_t number, int algorithm) {
+void ScheduledCommunicator::record_begin(const Call& call, uint64_t number, int algorithm) {
   event_.kind = call.op == Op::send   ? obs::FlightKind::send
                 : call.op == Op::recv ? obs::FlightKind::recv
                                       : obs::FlightKind::collective;
@@ -92,41 +92,42 @@ void ScheduledCommunicator::count_traffic(CallCounter& c, const net::Traffic& be
 }
 
 void ScheduledCommunicator::check_new_shape(const Call& call) {
-  checked_.repeatable = false;
+  cached_call_.repeatable = false;
   check_call(call);
-  checked_.call = call;
-  checked_.algorithm = algorithm_for(call);
+  cached_call_.call = call;
+  cached_call_.algorithm = algorithm_for(call);
   bool collective = !point_to_point(call.op) && call.op != Op::signal && call.op != Op::wait;
-  checked_.fused = size() > 1 && collective && goes_fused(call, checked_.algorithm);
-  if (checked_.fused) checked_.tag = tag_of(as_agreed(call), 0, kFusedAlgorithm);
-  // The caller may overwrite the memory of a name, and per-peer counts are not compared.
-  checked_.repeatable = call.algorithm == "auto" && call.op != Op::all_to_all_v;
+  cached_call_.fused = size() > 1 && collective && uses_fused(call, cached_call_.algorithm);
+  if (cached_call_.fused) cached_call_.tag = tag_of(compared_fields(call), 0, kFusedAlgorithm);
+  // Not repeatable: a call that names an algorithm (the name is borrowed memory that the caller may overwrite), and
+  // all_to_all_v (its per-peer counts are not compared).
+  cached_call_.repeatable = call.algorithm == "auto" && call.op != Op::all_to_all_v;
 }
 
 void ScheduledCommunicator::execute(const Call& call) {
   if (dead_) throw *dead_;
-  if (!checked_.repeated_by(call)) check_new_shape(call);
-  guarded(call, [&] {
-    if (checked_.fused) return run_fused(call);
-    if (size() == 1 && call.op != Op::signal && call.op != Op::wait) return run_alone(call);
+  if (!cached_call_.matches(call)) check_new_shape(call);
+  run_guarded(call, [&] {
+    if (cached_call_.fused) return run_fused(call);
+    if (size() == 1 && call.op != Op::signal && call.op != Op::wait) return run_single_rank(call);
     switch (call.op) {
       case Op::send:
       case Op::recv:
-        return run_points({&call, 1});
+        return run_point_to_point({&call, 1});
       case Op::signal:
         return run_signal(call);
       case Op::wait:
         return run_wait(call);
       case Op::all_to_all_v:
-        return run_irregular(call);
+        return run_all_to_all_v(call);
       default:
-        return run_plan(call, checked_.algorithm);
+        return run_plan(call, cached_call_.algorithm);
     }
   });
 }
 
-// Signals first and waits last, messages together, collectives in their order: the same on every rank, so however the
-// set is listed it cannot block itself.
+// Runs the signals first, then all sends and receives together, then the collectives in list order, then the waits. The
+// order is the same on every rank, so a group cannot deadlock, even if the ranks list its calls in different orders.
 void ScheduledCommunicator::execute_group(std::span<const Call> calls) {
   std::vector<Call> points;
   for (const Call& call : calls) {
@@ -134,7 +135,7 @@ void ScheduledCommunicator::execute_group(std::span<const Call> calls) {
     if (call.op == Op::signal) execute(call);
   }
   if (!points.empty()) {
-    guarded(points.front(), [&] { run_points(points); });
+    run_guarded(points.front(), [&] { run_point_to_point(points); });
   }
   for (const Call& call : calls)
     if (!point_to_point(call.op) && call.op != Op::signal && call.op != Op::wait) execute(call);
@@ -142,7 +143,7 @@ void ScheduledCommunicator::execute_group(std::span<const Call> calls) {
     if (call.op == Op::wait) execute(call);
 }
 
-void ScheduledCommunicator::run_alone(const Call& call) {
+void ScheduledCommunicator::run_single_rank(const Call& call) {
   size_t unit = size_of(call.dtype);
   const auto* in = static_cast<const std::byte*>(call.in);
   auto* out = static_cast<std::byte*>(call.out);
@@ -152,21 +153,21 @@ void ScheduledCommunicator::run_alone(const Call& call) {
     in += call.send_offsets[0] * unit;
     out += call.recv_offsets[0] * unit;
   }
-  enter(call, kAutoAlgorithm);
+  begin_collective(call, kAutoAlgorithm);
   if (bytes > 0 && in != out) std::memcpy(out, in, bytes);
   counter(call.op, kAutoAlgorithm).calls++;
 }
 
 void ScheduledCommunicator::run_fused(const Call& call) {
-  tag_ = checked_.tag;
+  tag_ = cached_call_.tag;
   tag_.sequence = ++sequence_;
   positions_.mine().enter(tag_);
-  note(call, sequence_, kFusedAlgorithm);
+  record_begin(call, sequence_, kFusedAlgorithm);
   try {
     fused_->run(call, tag_, *deadline_);
   } catch (const CommError& error) {
-    // Only the timeout is known.
-    if (error.kind() == CommError::Kind::timeout) expire(call, -1);
+    // The fused path reports only that the call timed out; throw_timeout finds the cause.
+    if (error.kind() == CommError::Kind::timeout) throw_timeout(call, -1);
     throw;
   }
   int& index = fused_counter_[static_cast<size_t>(call.op)];
@@ -189,7 +190,7 @@ PlanEntry& ScheduledCommunicator::entry_for(const Call& call, int algorithm) {
     if (key.aliased) key.alias = static_cast<ptrdiff_t>(in - out) / static_cast<ptrdiff_t>(unit);
   }
   if (PlanEntry* found = plans_.find(key)) {
-    enter(call, found->algorithm);
+    begin_collective(call, found->algorithm);
     return *found;
   }
   check_applies(call);
@@ -197,14 +198,15 @@ PlanEntry& ScheduledCommunicator::entry_for(const Call& call, int algorithm) {
   int chosen = algorithm;
   bool first = false;
   if (algorithm == kAutoAlgorithm) {
-    // The measurement uses the call's tag, before its algorithm is known.
+    // The links are measured before the algorithm is chosen, so the measurement uses the tag of the call without an
+    // algorithm.
     if ((first = !tiers_.measured && algorithms_for(call.op).size() > 1)) {
-      enter(call, kAutoAlgorithm);
-      learn_tiers(call);
+      begin_collective(call, kAutoAlgorithm);
+      measure_link_tiers(call);
     }
-    chosen = algorithm_id(choose(spec, unit, links_of(world_, group_, tiers_)));
+    chosen = algorithm_id(choose(spec, unit, group_links(world_, group_, tiers_)));
   }
-  first ? retag(call, chosen) : enter(call, chosen);
+  first ? update_tag(call, chosen) : begin_collective(call, chosen);
   Schedule schedule = schedule_for(chosen, spec);
   if (options_.slice_bytes > 0) schedule = slice(schedule, std::max<size_t>(options_.slice_bytes / unit, 1));
   std::optional<ptrdiff_t> alias;
@@ -212,14 +214,14 @@ PlanEntry& ScheduledCommunicator::entry_for(const Call& call, int algorithm) {
   return plans_.insert(key, chosen, make_plan(schedule, unit, alias, extents.in));
 }
 
-void ScheduledCommunicator::learn_tiers(const Call& call) {
-  settle(measure_tiers(world_, group_, *executor_, *transport_, tag_, *deadline_, tiers_), call);
+void ScheduledCommunicator::measure_link_tiers(const Call& call) {
+  check_run_status(measure_tiers(world_, group_, *executor_, *transport_, tag_, *deadline_, tiers_), call);
 }
 
 void ScheduledCommunicator::run_plan(const Call& call, int algorithm) {
   PlanEntry& entry = entry_for(call, algorithm);
   net::Traffic before = transport_->total();
-  settle(executor_->run(*entry.plan, call.in, call.out, call.dtype, call.reduce, tag_, *deadline_), call);
+  check_run_status(executor_->run(*entry.plan, call.in, call.out, call.dtype, call.reduce, tag_, *deadline_), call);
   if (call.reduce == ReduceOp::avg && reduces(call.op)) {
     size_t count = buffer_counts_of(call, rank(), size()).out;
     if (count > 0) kernel::divide(call.out, count, call.dtype, size());
@@ -230,11 +232,10 @@ void ScheduledCommunicator::run_plan(const Call& call, int algorithm) {
   c.ns += ns_since_begin();
 }
 
-// Pairwise, with a count per peer: round k sends to r + k and receives from r - k. Nothing is sent where there is
-// nothing.
-void ScheduledCommunicator::run_irregular(const Call& call) {
+// Pairwise exchange with a count per peer: round k sends to r + k and receives from r - k. Empty messages are not sent.
+void ScheduledCommunicator::run_all_to_all_v(const Call& call) {
   const int algorithm = algorithm_id_of(Op::all_to_all_v, "pairwise");
-  enter(call, algorithm);
+  begin_collective(call, algorithm);
   size_t unit = size_of(call.dtype);
   const auto* in = static_cast<const std::byte*>(call.in);
   auto* out = static_cast<std::byte*>(call.out);
@@ -244,7 +245,7 @@ void ScheduledCommunicator::run_irregular(const Call& call) {
     Executor::PeerMessage& message = messages_.emplace_back();
     message.sends = sends;
     message.transfer.peer = peer;
-    message.transfer.data = const_cast<std::byte*>(data);  // sends only read it
+    message.transfer.data = const_cast<std::byte*>(data);  // the cast is safe, because a send only reads the data
     message.transfer.bytes = count * unit;
     message.transfer.tag = tag_;
   };
@@ -257,7 +258,7 @@ void ScheduledCommunicator::run_irregular(const Call& call) {
   if (call.send_counts[me] > 0)
     std::memcpy(out + call.recv_offsets[me] * unit, in + call.send_offsets[me] * unit, call.send_counts[me] * unit);
   net::Traffic before = transport_->total();
-  settle(executor_->exchange(messages_, *deadline_), call);
+  check_run_status(executor_->exchange(messages_, *deadline_), call);
   CallCounter& c = counter(call.op, algorithm);
   count_traffic(c, before);
   c.rounds += static_cast<uint64_t>(size() - 1);

@@ -1,4 +1,4 @@
-// Every algorithm on every group size over threads, compared bit for bit with the replay of its declared order.
+// Runs every algorithm on every group size, with a thread per rank; results must equal those of the replay bit for bit.
 #include "esp/comm/scheduled_communicator.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Values whose sums round, and products stay finite.
+// Random values for which sums are rounded and products stay finite.
 Bytes random_input(DType dtype, size_t count, uint64_t seed) {
   Bytes bytes(count * size_of(dtype));
   for (size_t i = 0; i < count; ++i) {
@@ -81,12 +81,12 @@ struct Case {
   }
 };
 
-// Offset of the input inside the output, or of the output inside the input, in place.
+// For in-place calls: offset of the input inside the output, or of the output inside the input.
 size_t own_offset(const Case& c, int rank) {
   return chunk_of(c.spec.count, c.spec.size, rank).offset;
 }
 
-// This rank's result, run by the communicator.
+// Runs the case with the communicator and returns this rank's result.
 Bytes run_case(Communicator& comm, const Case& c, const Bytes& input) {
   size_t unit = size_of(c.dtype);
   Call call;
@@ -117,11 +117,11 @@ Bytes run_case(Communicator& comm, const Case& c, const Bytes& input) {
   return Bytes(out, out + extents.out * unit);
 }
 
-// Runs one list of cases per size of group; every rank checks its own results.
+// Runs a list of cases in one group; every rank checks its own results.
 void expect_replayed(int size, const std::vector<Case>& cases, const CommOptions& options) {
   std::vector<std::vector<Bytes>> inputs, outputs;
   for (const Case& c : cases) {
-    std::vector<CollectiveSpec> specs = for_every_rank(c.spec);
+    std::vector<CollectiveSpec> specs = specs_for_all_ranks(c.spec);
     std::vector<Bytes> in;
     for (int r = 0; r < size; ++r)
       in.push_back(random_input(c.dtype, sizes_of(specs[static_cast<size_t>(r)]).input, static_cast<uint64_t>(r) + 7));
@@ -130,7 +130,7 @@ void expect_replayed(int size, const std::vector<Case>& cases, const CommOptions
     inputs.push_back(std::move(in));
   }
   net::run_threads(size, [&](net::World& world) {
-    auto comm = make_communicator(world, world.everyone(), options);
+    auto comm = make_communicator(world, world.world_group(), options);
     auto r = static_cast<size_t>(world.rank);
     for (size_t i = 0; i < cases.size(); ++i) {
       Bytes got = run_case(*comm, cases[i], inputs[i][r]);
@@ -156,7 +156,7 @@ TEST(ScheduledCommunicator, MatchesReplayForEveryAlgorithmBitForBit) {
           c.spec.count = count;
           c.spec.root = rooted(row.op) ? static_cast<int>(draw % n) : 0;
           c.algorithm = row.name;
-          // Random types and reductions: together they cover many algorithms.
+          // Type and reduction are random, so that the cases together cover many combinations.
           c.dtype = kAllDTypes[random_bits(1, 2, draw) % std::size(kAllDTypes)];
           if (reduces(row.op)) c.reduce = kernel::kAllReduceOps[random_bits(3, 4, draw) % 5];
           c.in_place = in_place && row.op != Op::all_to_all;

@@ -18,19 +18,19 @@ net::LinkCost in_picoseconds(const AlphaBeta& link) {
   return {std::llround(link.alpha * 1e12), std::llround(link.beta * 1e12)};
 }
 
-double predict(const AlgorithmRow& row, const CollectiveSpec& spec, size_t element_bytes, const Links& links) {
+double predict(const AlgorithmRow& row, const CollectiveSpec& spec, size_t element_bytes, const GroupLinks& links) {
   const AlphaBeta& slowest = links.slowest();
-  // An irregular exchange is known to its own rank only, so there is nothing to simulate.
+  // Each rank knows only its own all_to_all_v counts, so the exchange cannot be simulated.
   if (links.equal || spec.op == Op::all_to_all_v) return row.cost(spec, element_bytes, slowest.alpha, slowest.beta);
-  auto schedules = build_all(row, for_every_rank(spec));
+  auto schedules = build_all(row, specs_for_all_ranks(spec));
   auto cost = [&](int a, int b) { return in_picoseconds(links.tiers.at(links.tier(a, b))); };
   return static_cast<double>(simulate(schedules, element_bytes, cost).time_ps) * 1e-12;
 }
 
 }  // namespace
 
-Links links_of(const net::World& world, const net::Group& group, const Tiers& tiers) {
-  Links links;
+GroupLinks group_links(const net::World& world, const net::Group& group, const Tiers& tiers) {
+  GroupLinks links;
   links.tiers = tiers;
   links.widest = widest_tier(world, group);
   links.tier = [&world, members = group.members](int a, int b) {
@@ -41,7 +41,7 @@ Links links_of(const net::World& world, const net::Group& group, const Tiers& ti
   return links;
 }
 
-std::vector<Candidate> candidates(const CollectiveSpec& spec, size_t element_bytes, const Links& links) {
+std::vector<Candidate> candidates(const CollectiveSpec& spec, size_t element_bytes, const GroupLinks& links) {
   std::vector<Candidate> found;
   for (const AlgorithmRow* row : algorithms_for(spec.op)) {
     Candidate candidate{row, 0, row->applies ? row->applies(spec) : ""};
@@ -55,15 +55,15 @@ std::vector<Candidate> candidates(const CollectiveSpec& spec, size_t element_byt
   return found;
 }
 
-const AlgorithmRow& choose(const CollectiveSpec& spec, size_t element_bytes, const Links& links) {
+const AlgorithmRow& choose(const CollectiveSpec& spec, size_t element_bytes, const GroupLinks& links) {
   auto sorted = candidates(spec, element_bytes, links);
   if (sorted.empty() || !sorted.front().excluded.empty())
     throw UsageError(
-        fmt::format("no algorithm for {} of {} elements among {} ranks", name_of(spec.op), spec.count, spec.size));
+        fmt::format("no algorithm supports {} of {} elements on {} ranks", name_of(spec.op), spec.count, spec.size));
   return *sorted.front().row;
 }
 
-std::string explain_choice(const CollectiveSpec& spec, size_t element_bytes, const Links& links) {
+std::string explain_choice(const CollectiveSpec& spec, size_t element_bytes, const GroupLinks& links) {
   std::string text = fmt::format("{} of {} B among {} ranks; links {}:", name_of(spec.op), spec.count * element_bytes,
                                  spec.size, links.tiers.measured ? "as measured" : "as assumed until measured");
   for (int t = 0; t <= static_cast<int>(links.widest); ++t) {

@@ -18,8 +18,8 @@ CollectiveSpec all_reduce_of(size_t count, int size) {
   return spec;
 }
 
-Links equal_links(AlphaBeta link) {
-  Links links;
+GroupLinks equal_links(AlphaBeta link) {
+  GroupLinks links;
   links.widest = Tier::network;
   links.tiers.links.fill(link);
   return links;
@@ -33,7 +33,7 @@ TEST(FitAlphaBeta, RecoversAlphaAndBeta) {
   EXPECT_NEAR(link.beta, 2e-10, 1e-16);
 }
 
-TEST(FitAlphaBeta, IsNeverNegative) {
+TEST(FitAlphaBeta, NeverReturnsNegativeAlphaOrBeta) {
   AlphaBeta falling = fit_alpha_beta(std::vector<double>{1, 1000}, std::vector<double>{2e-6, 1e-6});
   EXPECT_GE(falling.alpha, 0);
   EXPECT_GE(falling.beta, 0);
@@ -42,15 +42,15 @@ TEST(FitAlphaBeta, IsNeverNegative) {
   EXPECT_GT(steep.beta, 0);
 }
 
-TEST(Selector, TakesFewMessagesWhenSmallAndFewBytesWhenLarge) {
-  Links links = equal_links({20e-6, 1e-9});
+TEST(Selector, PrefersFewMessagesForSmallBuffersAndFewBytesForLarge) {
+  GroupLinks links = equal_links({20e-6, 1e-9});
   EXPECT_EQ(choose(all_reduce_of(4, 16), 4, links).name, "recursive_doubling");
   auto large = candidates(all_reduce_of(size_t{1} << 26, 16), 4, links);
   double bytes_bound = 2.0 * 15 / 16 * (size_t{1} << 28) * 1e-9;
   EXPECT_LT(large.front().seconds, bytes_bound * 1.1) << large.front().row->name;
 }
 
-TEST(Selector, ChoosesArgminAndListsExcluded) {
+TEST(Selector, SortsCandidatesByTimeAndListsExcludedLast) {
   auto sorted = candidates(all_reduce_of(1000, 7), 4, equal_links({1e-6, 1e-9}));
   bool excluded = false;
   for (size_t i = 1; i < sorted.size(); ++i) {
@@ -63,8 +63,8 @@ TEST(Selector, ChoosesArgminAndListsExcluded) {
   }
 }
 
-TEST(Selector, PrefersTheNodeAwareAlgorithmWhereTheNetworkIsSlow) {
-  Links links;
+TEST(Selector, PrefersNodeAwareAlgorithmWhenNetworkIsSlow) {
+  GroupLinks links;
   links.widest = Tier::network;
   links.equal = false;
   links.tier = [](int a, int b) { return a / 3 == b / 3 ? Tier::host : Tier::network; };
@@ -80,14 +80,14 @@ TEST(Selector, PrefersTheNodeAwareAlgorithmWhereTheNetworkIsSlow) {
   EXPECT_TRUE(best == "torus2d" || best == "torus" || best == "hierarchical") << best;
 }
 
-TEST(Tiers, AreMeasuredExactlyOnAVirtualClock) {
+TEST(Tiers, MeasurementIsExactOnVirtualClock) {
   auto network = net::VirtualNetwork::nodes(4, 2, {2'000'000, 100}, {30'000'000, 800});
   net::run_threads(
       4,
       [&](net::World& world) {
         CommOptions options;
         options.transport = "virtual";
-        auto comm = make_communicator(world, world.everyone(), options);
+        auto comm = make_communicator(world, world.world_group(), options);
         std::vector<float> data(1000, 1.0f);
         comm->all_reduce(data.data(), data.data(), data.size(), DType::f32, ReduceOp::sum);
         Call call;

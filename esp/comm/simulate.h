@@ -1,9 +1,9 @@
-// Simulates schedules in virtual time without moving data, by the same rule as net's virtual network, so that the
-// planner can time thousands of ranks in one thread.
+// Simulates schedules in virtual time without moving data, by the same rule as net's virtual network. The planner uses
+// it to predict the time of thousands of ranks in one thread.
 //
-// A message starts when both ends are ready (the earlier actions on its memory are done) and both ports are free, and
-// takes α + xβ. Ports serve in list order, one message at a time per direction. Local work is free. Times are exact, in
-// picoseconds.
+// A message starts when both ends are ready (the earlier actions on its memory are done) and both ports are free. It
+// takes α + xβ for x bytes. Ports serve messages in list order, one at a time per direction. Local work takes no time.
+// Times are exact, in picoseconds.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace esp::comm {
 struct SimulatedRank {
   uint64_t bytes_sent = 0, bytes_received = 0;
   uint64_t messages_sent = 0, messages_received = 0;
-  int64_t end_ps = 0;  // end of its last message
+  int64_t end_ps = 0;  // end time of the last message of the rank
 };
 
 struct SimulatedMessage {
@@ -33,15 +33,16 @@ struct SimulationResult {
   int num_rounds = 0;
   uint64_t num_messages = 0;
   std::vector<SimulatedRank> ranks;
-  std::vector<SimulatedMessage> messages;  // optional; in order of completion at the receivers
+  // filled only if keep_messages is true; in order of completion at the receivers
+  std::vector<SimulatedMessage> messages;
 };
 
 using LinkCosts = std::function<net::LinkCost(int from, int to)>;
 
-// UsageError on deadlock.
+// Throws UsageError if the schedules deadlock.
 SimulationResult simulate(std::span<const Schedule> schedules, size_t element_bytes, const LinkCosts& cost,
                           bool keep_messages = false);
-// All links equal.
+// The same simulation, with equal cost on all links.
 SimulationResult simulate(std::span<const Schedule> schedules, size_t element_bytes, net::LinkCost cost);
 
 }  // namespace esp::comm

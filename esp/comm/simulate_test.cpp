@@ -1,4 +1,5 @@
-// Simulated time equals the textbook's formulas exactly, in picoseconds, and the cost functions that `auto` compares.
+// Simulated times equal the textbook formulas exactly, in picoseconds, and also the cost functions that `auto`
+// compares.
 #include "esp/comm/simulate.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@
 namespace esp::comm {
 namespace {
 
-constexpr net::LinkCost kLink{1'000'000, 80};  // 1 µs, 12.5 GB/s
+constexpr net::LinkCost kLink{1'000'000, 80};  // latency 1 µs, bandwidth 12.5 GB/s
 
 CollectiveSpec spec_of(Op op, int size, size_t count) {
   CollectiveSpec spec;
@@ -24,14 +25,14 @@ CollectiveSpec spec_of(Op op, int size, size_t count) {
 }
 
 int64_t time_of(const AlgorithmRow& row, const CollectiveSpec& spec, size_t element_bytes = 1) {
-  return simulate(build_all(row, for_every_rank(spec)), element_bytes, kLink).time_ps;
+  return simulate(build_all(row, specs_for_all_ranks(spec)), element_bytes, kLink).time_ps;
 }
 
 int64_t up(int n) {
   return n <= 1 ? 0 : 1 + up((n + 1) / 2);
 }
 
-// num messages in a row that carry `bytes` together.
+// Time of `num` messages that are sent one after another and have `bytes` bytes in total.
 int64_t in_turn(int64_t num, int64_t bytes) {
   return num * kLink.alpha_ps + bytes * kLink.beta_ps_per_byte;
 }
@@ -40,7 +41,7 @@ struct Exact {
   Op op;
   std::string_view name;
   bool powers_only;
-  std::function<int64_t(int64_t n, int64_t s)> time;  // n ranks, s bytes
+  std::function<int64_t(int64_t n, int64_t s)> time;  // expected time for n ranks and s bytes
 };
 
 const Exact kExact[] = {
@@ -91,7 +92,7 @@ TEST(Simulate, MatchesFormulasExactly) {
     }
 }
 
-TEST(Simulate, FoldsOtherSizesInTwoMoreRounds) {
+TEST(Simulate, NonPowerOfTwoSizesTakeTwoMoreRounds) {
   for (int n : {3, 5, 6, 7, 12, 17}) {
     int64_t p = std::bit_floor(static_cast<unsigned>(n));
     CollectiveSpec spec = spec_of(Op::all_reduce, n, static_cast<size_t>(p) * 100);
@@ -102,7 +103,7 @@ TEST(Simulate, FoldsOtherSizesInTwoMoreRounds) {
   }
 }
 
-TEST(Simulate, PipelinesALineInKMinusTwoPlusSegmentsSteps) {
+TEST(Simulate, NumberOfRoundsOfPipelinedChainMatchesFormula) {
   for (Op op : {Op::broadcast, Op::reduce})
     for (int ranks : {2, 3, 4, 8, 13})
       for (int segments : {1, 2, 5, 10, 50}) {
@@ -116,7 +117,7 @@ TEST(Simulate, PipelinesALineInKMinusTwoPlusSegmentsSteps) {
       }
 }
 
-TEST(Simulate, TelescopesOverTheAxesOfAGrid) {
+TEST(Simulate, TorusTimeMatchesFormulaForEveryGrid) {
   struct Grid {
     std::string_view name;
     std::vector<int> dims;
@@ -145,35 +146,36 @@ TEST(Simulate, TelescopesOverTheAxesOfAGrid) {
   EXPECT_EQ(time_of(find_algorithm(Op::all_to_all, "hierarchical"), spec), in_turn(3 + 2, 3 * 300 + 2 * 400));
 }
 
-TEST(Simulate, KeepsTheDoubleTreeWithinItsBound) {
+TEST(Simulate, DoubleTreeTimeStaysWithinBound) {
   for (int n : {2, 3, 4, 7, 8, 16, 17, 64})
     for (int k : {1, 4, 16}) {
       CollectiveSpec spec = spec_of(Op::all_reduce, n, 16000);
       spec.segments = k;
       const AlgorithmRow& row = find_algorithm(Op::all_reduce, "double_tree");
       int64_t rounds = 2 * up(n) + k - 1, bound = rounds * in_turn(4, 2 * 16000 / k);
-      // For odd sizes one edge has its own slot, which others may wait for.
+      // For odd sizes one edge has a separate slot, and other messages may wait for it, so the bound is 25% higher.
       EXPECT_LE(time_of(row, spec), n % 2 == 0 ? bound : bound / 4 * 5) << n << " " << k;
       EXPECT_NEAR(row.cost(spec, 1, 1e-6, 80e-12) * 1e12, static_cast<double>(bound), 1);
     }
 }
 
-TEST(Simulate, PricesEachLinkByItsTier) {
-  // Four ranks on two nodes: every other link of the ring is slow and sets the pace.
+TEST(Simulate, UsesCostOfEachLink) {
+  // Four ranks on two nodes: every second link of the ring is slow and determines the time.
   auto cost = [](int a, int b) { return a / 2 == b / 2 ? net::LinkCost{1, 1} : net::LinkCost{100, 10}; };
-  auto schedules = build_all(find_algorithm(Op::all_gather, "ring"), for_every_rank(spec_of(Op::all_gather, 4, 40)));
+  auto schedules =
+      build_all(find_algorithm(Op::all_gather, "ring"), specs_for_all_ranks(spec_of(Op::all_gather, 4, 40)));
   SimulationResult simulated = simulate(schedules, 1, cost, true);
   EXPECT_EQ(simulated.num_messages, 12u);
   EXPECT_EQ(simulated.messages.size(), 12u);
   for (const SimulatedMessage& message : simulated.messages)
     EXPECT_EQ(message.end_ps - message.start_ps, message.from / 2 == message.to / 2 ? 11 : 200);
-  // Rank 1 sends over the slow link three times without a pause; the data it forwards has arrived meanwhile.
+  // Rank 1 sends over the slow link three times without a pause, because the data it forwards has already arrived.
   EXPECT_EQ(simulated.time_ps, 3 * 200);
 }
 
-TEST(Simulate, SlicesLetForwardingStartEarly) {
+TEST(Simulate, SlicingOverlapsForwardingWithReceiving) {
   CollectiveSpec spec = spec_of(Op::broadcast, 8, 8000);
-  auto schedules = build_all(find_algorithm(Op::broadcast, "ring_pipelined"), for_every_rank(spec));
+  auto schedules = build_all(find_algorithm(Op::broadcast, "ring_pipelined"), specs_for_all_ranks(spec));
   int64_t whole = simulate(schedules, 1, net::LinkCost{0, 80}).time_ps;
   for (Schedule& schedule : schedules) schedule = slice(schedule, 100);
   EXPECT_EQ(whole, 7 * 8000 * 80);
@@ -183,7 +185,7 @@ TEST(Simulate, SlicesLetForwardingStartEarly) {
 TEST(Simulate, DetectsDeadlock) {
   Schedule first, second;
   first.num_rounds = second.num_rounds = 1;
-  first.actions.push_back({Act::receive, 0, 1, {Buffer::output, 0, 4}, {}});
+  first.actions.push_back({ActionType::receive, 0, 1, {Buffer::output, 0, 4}, {}});
   EXPECT_THROW(simulate(std::vector{first, second}, 1, kLink), UsageError);
 }
 

@@ -1,10 +1,10 @@
-// Communicator for GPU memory over a host communicator: inputs are copied to pinned buffers, the host communicator's
-// call runs there, outputs are copied back. For several ranks on one GPU, and wherever NCCL cannot be used. Calls on
-// host memory pass through.
+// Communicator for GPU memory on top of a host communicator: inputs are copied to pinned buffers, the call runs on the
+// host communicator, outputs are copied back. Used for several ranks on one GPU, and where NCCL cannot be used. Calls
+// on host memory are passed to the host communicator.
 //
 // Copies run on a separate stream, after the work queued on the compute stream when the call was made. When the Work is
-// done, so are the copies. Started calls overlap with the compute stream. One thread calls (communicator.h); a worker
-// thread runs started calls.
+// done, the copies are done too. Started calls overlap with the compute stream. Only one thread may make calls (see
+// communicator.h); a worker thread runs the started calls.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace esp::comm {
 
-// `host` is borrowed, or owned in the second form. `stream` is the compute stream that produces and consumes the
+// The first form borrows `host`, the second owns it. `stream` is the compute stream that produces and consumes the
 // buffers.
 std::unique_ptr<Communicator> make_staged(Communicator& host, const device::Stream& stream,
                                           device::MemoryAccount& account);

@@ -12,16 +12,17 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kLook = milliseconds(100);
-// Calls longer than this trigger a query. The first answers of ranks that only just began to wait are not conclusive.
-constexpr auto kSuspicious = milliseconds(1000);
-constexpr auto kWaiting = milliseconds(300);
-constexpr auto kAnswer = milliseconds(700);
-constexpr auto kAskAgain = milliseconds(300);
-// If a sample comes this late, the machine or this process was suspended. The other ranks need time too before they are
-// judged.
-constexpr auto kSleptThrough = milliseconds(1000);
-// No group of a job has this id: ids are hashes of others, or 0.
+constexpr auto kSampleInterval = milliseconds(100);
+// After this time in a call, this rank queries the others. An earlier query would be inconclusive, because some ranks
+// may have only just begun to wait.
+constexpr auto kQueryThreshold = milliseconds(1000);
+constexpr auto kWaitThreshold = milliseconds(300);
+constexpr auto kQueryTimeout = milliseconds(700);
+constexpr auto kRequeryInterval = milliseconds(300);
+// If a sample is late by this much, the machine or this process was suspended. The other ranks may have been suspended
+// too, so they get time to continue before they are diagnosed.
+constexpr auto kSuspendThreshold = milliseconds(1000);
+// Group id reserved for status queries. Ids of real groups are 0 or hashes.
 constexpr uint64_t kStatusGroup = ~uint64_t{0} - 1;
 
 net::Group with_id(net::Group group, uint64_t id) {
@@ -29,20 +30,21 @@ net::Group with_id(net::Group group, uint64_t id) {
   return group;
 }
 
-// The lowest waiting rank; if ranks wait for messages that are not calls, the lowest that answers.
-int speaker_of(const Stall& stall, std::span<const RankStatus> all) {
+// The rank that reports the stall: the lowest rank that waits in a call. If no rank waits in a call, the lowest rank
+// that answers.
+int reporting_rank(const Stall& stall, std::span<const RankStatus> all) {
   if (!stall.waiting.empty()) return stall.waiting.front();
   for (size_t i = 0; i < all.size(); ++i)
-    if (all[i].answers && !all[i].gone) return static_cast<int>(i);
+    if (all[i].answers && !all[i].exited) return static_cast<int>(i);
   return -1;
 }
 
 }  // namespace
 
-StallDetector::StallDetector(const net::World& world, Callbacks listener)
-    : world_(world), listener_(std::move(listener)), all_ranks_(with_id(world.everyone(), kStatusGroup)) {
-  if (!world.watch || world.size < 2) return;
-  world.watch->enroll(kStatusGroup, &status_);
+StallDetector::StallDetector(const net::World& world, Callbacks callbacks)
+    : world_(world), callbacks_(std::move(callbacks)), all_ranks_(with_id(world.world_group(), kStatusGroup)) {
+  if (!world.failure_detector || world.size < 2) return;
+  world.failure_detector->register_position(kStatusGroup, &status_);
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "esp-stalls");
 }
@@ -55,21 +57,21 @@ StallDetector::~StallDetector() {
   }
   changed_.notify_all();
   thread_.join();
-  world_.watch->withdraw(kStatusGroup);
+  world_.failure_detector->unregister_position(kStatusGroup);
 }
 
-void StallDetector::begin(Phase phase, int64_t number, double steps_long) {
+void StallDetector::begin(Phase phase, int64_t number, double expected_steps) {
   const auto now = Clock::now();
   std::lock_guard lock(mutex_);
-  // A single outlier longer than the stall timeout is not recorded, or the next stall would be detected late; two in a
-  // row are the new normal.
+  // A single phase longer than its stall timeout is not recorded, because it would delay the detection of the next
+  // stall. If the previous phase was also too long, the duration is recorded as the new normal.
   const Duration took = now - phase_began_;
-  const bool odd = std::exchange(disturbed_, false) || took > stall_timeout_.timeout(phase_, steps_long_);
-  if (!odd || was_odd_) stall_timeout_.record(phase_, took);
-  was_odd_ = odd;
+  const bool outlier = std::exchange(phase_stalled_, false) || took > timeout_.timeout(phase_, expected_steps_);
+  if (!outlier || previous_outlier_) timeout_.record(phase_, took);
+  previous_outlier_ = outlier;
   phase_ = phase;
   number_ = number;
-  steps_long_ = steps_long;
+  expected_steps_ = expected_steps;
   phase_began_ = now;
   ++num_phases_;
 }
@@ -82,13 +84,13 @@ void StallDetector::set_call_labeler(CallLabeler labeler) {
 void StallDetector::run() {
   auto last = Clock::now();
   std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, kLook, [&] { return stopping_; })) {
+  while (!changed_.wait_for(lock, kSampleInterval, [&] { return stopping_; })) {
     lock.unlock();
     const auto now = Clock::now();
-    if (now - last > kLook + kSleptThrough) {
-      seen_.clear();
-      silent_before_.clear();
-      next_question_ = now + kSuspicious;
+    if (now - last > kSampleInterval + kSuspendThreshold) {
+      last_seen_.clear();
+      previously_silent_.clear();
+      next_query_ = now + kQueryThreshold;
     }
     sample(now);
     last = Clock::now();
@@ -97,7 +99,7 @@ void StallDetector::run() {
 }
 
 void StallDetector::sample(Clock::time_point now) {
-  const std::optional<Wait> wait = longest_wait(now);
+  const std::optional<CallWait> wait = longest_wait(now);
   publish_status(wait, now);
   if (reported_) {
     if (still_stalled(wait)) return;
@@ -106,29 +108,30 @@ void StallDetector::sample(Clock::time_point now) {
   evaluate(wait, now);
 }
 
-bool StallDetector::still_stalled(const std::optional<Wait>& wait) {
+bool StallDetector::still_stalled(const std::optional<CallWait>& wait) {
   if (reported_->version != 0)
-    return wait && wait->group == reported_->group && wait->standing.version == reported_->version;
+    return wait && wait->group == reported_->group && wait->position.version == reported_->version;
   std::lock_guard lock(mutex_);
   return reported_->phases == num_phases_;
 }
 
-std::optional<StallDetector::Wait> StallDetector::longest_wait(Clock::time_point now) {
-  std::optional<Wait> longest;
+std::optional<StallDetector::CallWait> StallDetector::longest_wait(Clock::time_point now) {
+  std::optional<CallWait> longest;
   std::map<uint64_t, std::pair<uint32_t, Clock::time_point>> seen;
-  for (const auto& [group, standing] : world_.watch->here()) {
-    if (group == kStatusGroup || !standing.inside) continue;
-    const auto before = seen_.find(group);
-    const auto since = before != seen_.end() && before->second.first == standing.version ? before->second.second : now;
-    seen[group] = {standing.version, since};
-    if (!longest || since < longest->since) longest = Wait{group, standing, since};
+  for (const auto& [group, position] : world_.failure_detector->local_positions()) {
+    if (group == kStatusGroup || !position.inside) continue;
+    const auto before = last_seen_.find(group);
+    const auto since =
+        before != last_seen_.end() && before->second.first == position.version ? before->second.second : now;
+    seen[group] = {position.version, since};
+    if (!longest || since < longest->since) longest = CallWait{group, position, since};
   }
-  seen_ = std::move(seen);
+  last_seen_ = std::move(seen);
   return longest;
 }
 
-// Published for queries: in a call for longer than the threshold, or not.
-void StallDetector::publish_status(const std::optional<Wait>& wait, Clock::time_point now) {
+// Publishes this rank's status for queries.
+void StallDetector::publish_status(const std::optional<CallWait>& wait, Clock::time_point now) {
   RankStatus at;
   {
     std::lock_guard lock(mutex_);
@@ -136,92 +139,94 @@ void StallDetector::publish_status(const std::optional<Wait>& wait, Clock::time_
     at.number = number_;
     at.in_phase = now - phase_began_;
   }
-  at.waiting = wait && now - wait->since >= kWaiting;
-  if (at.waiting) at.call = wait->standing.entered;
+  at.waiting = wait && now - wait->since >= kWaitThreshold;
+  if (at.waiting) at.call = wait->position.entered;
   status_.enter(encode_status(at));
   if (!at.waiting) status_.leave();
 }
 
-void StallDetector::evaluate(const std::optional<Wait>& wait, Clock::time_point now) {
+void StallDetector::evaluate(const std::optional<CallWait>& wait, Clock::time_point now) {
   Duration timeout, in_phase;
   {
     std::lock_guard lock(mutex_);
-    timeout = stall_timeout_.timeout(phase_, steps_long_);
+    timeout = timeout_.timeout(phase_, expected_steps_);
     in_phase = now - phase_began_;
   }
-  // Waits outside calls (parameter-server messages) show only in the phase.
-  const bool called = wait && now - wait->since >= kSuspicious;
-  if ((!called && in_phase < timeout + kSuspicious) || now < next_question_) return;
+  // A rank that waits outside calls (for parameter-server messages) is visible only as a long phase.
+  const bool called = wait && now - wait->since >= kQueryThreshold;
+  if ((!called && in_phase < timeout + kQueryThreshold) || now < next_query_) return;
   const std::vector<RankStatus> all = query_all();
   std::vector<int> silent;
   for (size_t i = 0; i < all.size(); ++i)
-    if (!all[i].answers && !all[i].gone) silent.push_back(static_cast<int>(i));
-  const bool twice = !silent.empty() && silent == silent_before_;
-  silent_before_ = std::move(silent);
+    if (!all[i].answers && !all[i].exited) silent.push_back(static_cast<int>(i));
+  const bool twice = !silent.empty() && silent == previously_silent_;
+  previously_silent_ = std::move(silent);
   const auto asked = Clock::now();
   const Duration waited = wait ? asked - wait->since : in_phase;
-  next_question_ =
-      asked + (silent_before_.empty() ? std::clamp<Duration>(waited / 2, kAskAgain, std::chrono::seconds(5))
-                                      : Duration(kAskAgain / 3));
+  next_query_ =
+      asked + (previously_silent_.empty() ? std::clamp<Duration>(waited / 2, kRequeryInterval, std::chrono::seconds(5))
+                                          : Duration(kRequeryInterval / 3));
   std::optional<Stall> stall = diagnose_stall(world_.rank, all);
   if (!stall) return;
-  if (world_.rank != speaker_of(*stall, all)) return;
+  if (world_.rank != reporting_rank(*stall, all)) return;
   if (stall->silent ? !twice || waited < StallTimeout::kFloor : !called) return;
   if (!stall->silent && waited < timeout) {
-    next_question_ = std::min(next_question_, wait->since + timeout);
+    next_query_ = std::min(next_query_, wait->since + timeout);
     return;
   }
   report(std::move(*stall), wait ? &*wait : nullptr, all, asked);
 }
 
 std::vector<RankStatus> StallDetector::query_all() {
-  const std::vector<net::Standing> positions = world_.watch->ask(all_ranks_, Deadline::after(kAnswer));
+  const std::vector<net::CallPosition> positions =
+      world_.failure_detector->query_positions(all_ranks_, Deadline::after(kQueryTimeout));
   std::vector<RankStatus> all;
   for (size_t i = 0; i < positions.size(); ++i) {
     all.push_back(decode_status(positions[i]));
-    all.back().gone = world_.fate->left(static_cast<int>(i)) || world_.fate->lost(static_cast<int>(i));
+    all.back().exited =
+        world_.peer_status->has_left(static_cast<int>(i)) || world_.peer_status->is_lost(static_cast<int>(i));
   }
   return all;
 }
 
-void StallDetector::report(Stall stall, const Wait* wait, std::span<const RankStatus> all, Clock::time_point now) {
+void StallDetector::report(Stall stall, const CallWait* wait, std::span<const RankStatus> all, Clock::time_point now) {
   CallLabeler labeler;
   int64_t phases = 0;
   {
     std::lock_guard lock(mutex_);
     stall.phase = phase_;
     stall.number = number_;
-    disturbed_ = true;
+    phase_stalled_ = true;
     labeler = labeler_;
     phases = num_phases_;
     stall.waited = now - phase_began_;
   }
   if (wait) {
     stall.group = wait->group;
-    stall.call = wait->standing.entered;
+    stall.call = wait->position.entered;
     stall.waited = now - wait->since;
   }
   stall.text = describe(stall, all, labeler && wait ? labeler(stall.group, stall.call) : "");
-  reported_ = ReportedStall{stall, stall.group, wait ? wait->standing.version : 0, now - stall.waited, phases};
-  if (listener_.stalled) listener_.stalled(reported_->stall);
+  reported_ = ReportedStall{stall, stall.group, wait ? wait->position.version : 0, now - stall.waited, phases};
+  if (callbacks_.stalled) callbacks_.stalled(reported_->stall);
 }
 
 void StallDetector::end_stall(Clock::time_point now) {
-  Stall over = std::move(reported_->stall);
-  over.waited = now - reported_->since;
+  Stall ended = std::move(reported_->stall);
+  ended.waited = now - reported_->since;
   reported_.reset();
-  silent_before_.clear();
-  // The ranks that were waited for are not the only ones with work to catch up on.
-  next_question_ = now + kSuspicious;
+  previously_silent_.clear();
+  // After a stall the other ranks have work to catch up on, so the next query is delayed.
+  next_query_ = now + kQueryThreshold;
   {
     std::lock_guard lock(mutex_);
-    disturbed_ = true;
+    phase_stalled_ = true;
   }
-  if (listener_.went_on) listener_.went_on(over);
+  if (callbacks_.resumed) callbacks_.resumed(ended);
 }
 
 std::optional<uint64_t> group_id_of(const Communicator& communicator) {
-  if (const auto* ours = dynamic_cast<const ScheduledCommunicator*>(&communicator)) return ours->group().id;
+  if (const auto* scheduled = dynamic_cast<const ScheduledCommunicator*>(&communicator)) return scheduled->group().id;
   return std::nullopt;
 }
 

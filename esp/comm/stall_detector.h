@@ -1,14 +1,15 @@
-// StallDetector: a thread beside a rank's work that reports a call that waits longer than the stall timeout, and which
-// rank it waits for.
+// StallDetector: a thread beside a rank's work. It reports a call that waits longer than the stall timeout, and the
+// rank that the call waits for.
 //
-// Ten times a second it samples this rank's position in every group; calls pay nothing for that. After one second in a
-// call it asks all ranks for their status over the failure detector's connection, which their own threads answer. A
-// rank is reported as stopped if it does not answer twice in a row and others have waited two seconds for it. A rank
-// that answers but is in no call is reported after the stall timeout of the current phase. The lowest waiting rank
-// reports, once per stall, and once more at its end. The detector only reports; the deadline of the call ends the run.
+// Ten times a second it samples this rank's call position in every group; the calls themselves are not slowed down.
+// After one second in a call it asks all ranks for their status over the failure detector's connection; the network
+// thread of each rank answers. A rank is reported as stopped if it fails to answer twice in a row and others have
+// waited two seconds for it. A rank that answers but is in no call is reported after the timeout of the current phase.
+// The lowest waiting rank reports, once per stall, and once more when the stall ends. The detector only reports; the
+// deadline of the call ends the run.
 //
-// The world outlives it. `begin` is called by the training thread; the callbacks run on the detector's thread. In a
-// world of threads of one process it does nothing.
+// The world must outlive the detector. `begin` is called by the training thread; the callbacks run on the detector's
+// thread. In a world of threads of one process the detector does nothing.
 #pragma once
 
 #include <condition_variable>
@@ -20,7 +21,7 @@
 
 #include "esp/comm/stall.h"
 #include "esp/comm/stall_timeout.h"
-#include "esp/net/watch.h"
+#include "esp/net/failure_detector.h"
 #include "esp/net/world.h"
 
 namespace esp::comm {
@@ -31,44 +32,46 @@ class StallDetector {
  public:
   struct Callbacks {
     std::function<void(const Stall&)> stalled;
-    std::function<void(const Stall&)> went_on;  // `waited` is the total time
+    std::function<void(const Stall&)> resumed;  // `waited` is the total duration of the stall
   };
-  StallDetector(const net::World& world, Callbacks listener);
+  StallDetector(const net::World& world, Callbacks callbacks);
   ~StallDetector();
   StallDetector(const StallDetector&) = delete;
   StallDetector& operator=(const StallDetector&) = delete;
 
-  // Starts a phase and ends the previous one; `number` is the step number.
-  void begin(Phase phase, int64_t number, double steps_long = 0);
-  // Sets the labels of calls; called on the detector's thread.
+  // Starts a phase and ends the previous one; `number` is the step number. See StallTimeout::timeout for
+  // `expected_steps`.
+  void begin(Phase phase, int64_t number, double expected_steps = 0);
+  // Sets the function that labels calls; it is called on the detector's thread.
   void set_call_labeler(CallLabeler labeler);
 
  private:
-  struct Wait {  // the longest of the calls this rank is in
+  struct CallWait {  // the call in which this rank has waited longest, in any group
     uint64_t group = 0;
-    net::Standing standing;
+    net::CallPosition position;
     Clock::time_point since;
   };
 
   void run();
   void sample(Clock::time_point now);
-  std::optional<Wait> longest_wait(Clock::time_point now);
-  void publish_status(const std::optional<Wait>& wait, Clock::time_point now);
-  void evaluate(const std::optional<Wait>& wait, Clock::time_point now);
+  std::optional<CallWait> longest_wait(Clock::time_point now);
+  void publish_status(const std::optional<CallWait>& wait, Clock::time_point now);
+  void evaluate(const std::optional<CallWait>& wait, Clock::time_point now);
   std::vector<RankStatus> query_all();
-  void report(Stall stall, const Wait* wait, std::span<const RankStatus> all, Clock::time_point now);
+  void report(Stall stall, const CallWait* wait, std::span<const RankStatus> all, Clock::time_point now);
   void end_stall(Clock::time_point now);
-  bool still_stalled(const std::optional<Wait>& wait);
+  bool still_stalled(const std::optional<CallWait>& wait);
 
   const net::World& world_;
-  const Callbacks listener_;
+  const Callbacks callbacks_;
   const net::Group all_ranks_;
-  net::LiveStanding status_;
+  net::LiveCallPosition status_;
 
-  // The watch's thread only.
-  std::map<uint64_t, std::pair<uint32_t, Clock::time_point>> seen_;  // by group: version, since when
-  Clock::time_point next_question_;
-  std::vector<int> silent_before_;  // ranks that did not answer the last query
+  // The members from here to reported_ are used by the detector's thread only. last_seen_: per group, the version of
+  // the call position and the time at which this version was first sampled.
+  std::map<uint64_t, std::pair<uint32_t, Clock::time_point>> last_seen_;
+  Clock::time_point next_query_;
+  std::vector<int> previously_silent_;  // ranks that did not answer the last query
   struct ReportedStall {
     Stall stall;
     uint64_t group;
@@ -78,21 +81,22 @@ class StallDetector {
   };
   std::optional<ReportedStall> reported_;
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   bool stopping_ = false;
-  StallTimeout stall_timeout_;
+  StallTimeout timeout_;
   Phase phase_ = Phase::start;
   int64_t number_ = 0, num_phases_ = 0;
-  double steps_long_ = 0;
-  bool disturbed_ = false, was_odd_ = false;  // a stall was reported in this phase; the previous phase was an outlier
+  double expected_steps_ = 0;
+  bool phase_stalled_ = false;     // a stall was reported in this phase
+  bool previous_outlier_ = false;  // the previous phase was longer than its timeout
   Clock::time_point phase_began_ = Clock::now();
   CallLabeler labeler_;
 
   std::thread thread_;
 };
 
-// Group id of a communicator's calls; none for other implementations.
+// Group id of a communicator's calls; nullopt if it is not a ScheduledCommunicator.
 std::optional<uint64_t> group_id_of(const Communicator& communicator);
 
 }  // namespace esp::comm

@@ -35,12 +35,12 @@ RankStatus busy(int64_t step) {
   return at;
 }
 
-TEST(StallTimeout, IsFiveTimesP99AndAtLeastTwoSeconds) {
+TEST(StallTimeout, EqualsFiveTimesP99AndAtLeastTwoSeconds) {
   StallTimeout timeout;
   EXPECT_EQ(timeout.timeout(Phase::step), StallTimeout::kAllowance);
   for (int i = 0; i < 128; ++i) timeout.record(Phase::step, milliseconds(10));
   EXPECT_EQ(timeout.timeout(Phase::step), StallTimeout::kFloor);
-  timeout.record(Phase::step, seconds(9));  // one of 128 is no habit
+  timeout.record(Phase::step, seconds(9));  // a single outlier in 128 samples does not change the p99
   EXPECT_EQ(timeout.timeout(Phase::step), StallTimeout::kFloor);
   for (int i = 0; i < 128; ++i) timeout.record(Phase::step, milliseconds(600));
   EXPECT_EQ(timeout.timeout(Phase::step), seconds(3));
@@ -51,16 +51,18 @@ TEST(StallTimeout, PhasesAreIndependent) {
   for (int i = 0; i < 3; ++i) timeout.record(Phase::step, seconds(1));
   EXPECT_EQ(timeout.timeout(Phase::step), seconds(5));
   EXPECT_EQ(timeout.timeout(Phase::checkpoint), StallTimeout::kAllowance);
-  EXPECT_EQ(timeout.timeout(Phase::evaluation, 20), seconds(100));  // as long as 20 steps, until one was seen
+  // There are no evaluation samples yet, so the timeout is 20 (expected_steps) times the timeout of a step.
+  EXPECT_EQ(timeout.timeout(Phase::evaluation, 20), seconds(100));
   timeout.record(Phase::evaluation, seconds(2));
   timeout.record(Phase::checkpoint, seconds(4));
   EXPECT_EQ(timeout.timeout(Phase::evaluation, 20), seconds(10));
   EXPECT_EQ(timeout.timeout(Phase::checkpoint), seconds(20));
   timeout.record(Phase::start, seconds(1));
-  EXPECT_EQ(timeout.timeout(Phase::start), StallTimeout::kAllowance);  // there is but one
+  // The start phase occurs once per run, so its samples are not used and the allowance applies.
+  EXPECT_EQ(timeout.timeout(Phase::start), StallTimeout::kAllowance);
 }
 
-TEST(Stall, NamesSilentRankBeforeBusyRank) {
+TEST(Stall, NamesUnresponsiveRankInsteadOfBusyRank) {
   std::vector<RankStatus> all{waits(7), busy(3), RankStatus(), waits(7)};
   const auto stall = diagnose_stall(0, all);
   ASSERT_TRUE(stall);
@@ -79,17 +81,18 @@ TEST(Stall, NamesRankThatDoesNotWaitAndItsPhase) {
   stall->group = 0xab;
   stall->number = 3;
   stall->waited = milliseconds(2100);
-  EXPECT_EQ(describe(*stall, all, "gradients of head"),
-            "rank 2 has not come: busy in step 3 for 2.5 s; ranks 0-1,3 wait in all_reduce of 1000 f32, sum, algorithm "
-            "auto (call #7 of group ab: gradients of head) for 2.1 s, in step 3; of them 3 in all_reduce of 1000 f32, "
-            "sum, algorithm auto (call #9)");
+  EXPECT_EQ(
+      describe(*stall, all, "gradients of head"),
+      "rank 2 has not entered the call: busy in step 3 for 2.5 s; ranks 0-1,3 wait in all_reduce of 1000 f32, "
+      "sum, algorithm auto (call #7 of group ab: gradients of head) for 2.1 s, in step 3; of these, rank 3 waits in "
+      "all_reduce of 1000 f32, sum, algorithm auto (call #9)");
 }
 
 TEST(Stall, ReportsNothingWhenAllOrNoneWait) {
   EXPECT_FALSE(diagnose_stall(0, std::vector<RankStatus>{waits(1), waits(1)}));
   EXPECT_FALSE(diagnose_stall(0, std::vector<RankStatus>{busy(1), busy(1)}));
   RankStatus left;
-  left.gone = true;
+  left.exited = true;
   EXPECT_FALSE(diagnose_stall(0, std::vector<RankStatus>{waits(1), left}));
 }
 
@@ -101,11 +104,11 @@ TEST(Stall, NamesHubWhenNoRankAnswers) {
 
 TEST(Stall, StatusRoundTripsThroughTag) {
   for (const RankStatus& at : {waits(12), busy(77)}) {
-    net::Standing standing;
-    standing.answered = true;
-    standing.inside = at.waiting;
-    standing.entered = encode_status(at);
-    const RankStatus back = decode_status(standing);
+    net::CallPosition position;
+    position.answered = true;
+    position.inside = at.waiting;
+    position.entered = encode_status(at);
+    const RankStatus back = decode_status(position);
     EXPECT_TRUE(back.answers);
     EXPECT_EQ(back.waiting, at.waiting);
     EXPECT_EQ(back.phase, at.phase);

@@ -15,7 +15,7 @@ std::string_view name_of(Phase phase) {
 }
 
 void StallTimeout::record(Phase phase, Duration duration) {
-  Recent& recent = recent_[static_cast<size_t>(phase)];
+  DurationWindow& recent = windows_[static_cast<size_t>(phase)];
   if (recent.durations.size() < kMaxSamples) {
     recent.durations.push_back(duration);
   } else {
@@ -24,20 +24,20 @@ void StallTimeout::record(Phase phase, Duration duration) {
 }
 
 Duration StallTimeout::p99(Phase phase) const {
-  std::vector<Duration> sorted = recent_[static_cast<size_t>(phase)].durations;
+  std::vector<Duration> sorted = windows_[static_cast<size_t>(phase)].durations;
   if (sorted.empty()) return Duration::zero();
   const auto at = sorted.begin() + static_cast<ptrdiff_t>((sorted.size() * 99 + 99) / 100 - 1);
   std::nth_element(sorted.begin(), at, sorted.end());
   return *at;
 }
 
-Duration StallTimeout::timeout(Phase phase, double steps_long) const {
-  // One sample is enough for evaluations and checkpoints; the first steps are slower than later ones.
+Duration StallTimeout::timeout(Phase phase, double expected_steps) const {
+  // One sample is enough for evaluations and checkpoints. Steps need kMinSamples, because the first steps are slow.
   const size_t enough = phase == Phase::step ? kMinSamples : 1;
-  if (phase != Phase::start && recent_[static_cast<size_t>(phase)].durations.size() >= enough)
+  if (phase != Phase::start && windows_[static_cast<size_t>(phase)].durations.size() >= enough)
     return std::max(kFloor, kTimes * p99(phase));
-  if (steps_long > 0 && recent_[static_cast<size_t>(Phase::step)].durations.size() >= kMinSamples)
-    return std::max(kFloor, std::chrono::duration_cast<Duration>(kTimes * steps_long * p99(Phase::step)));
+  if (expected_steps > 0 && windows_[static_cast<size_t>(Phase::step)].durations.size() >= kMinSamples)
+    return std::max(kFloor, std::chrono::duration_cast<Duration>(kTimes * expected_steps * p99(Phase::step)));
   return kAllowance;
 }
 

@@ -52,14 +52,14 @@ std::vector<int> RankSets::ranks(uint32_t set) const {
   return result;
 }
 
-SymbolicRuns SymbolicMemory::read(size_t offset, size_t count) const {
-  SymbolicRuns parts;
-  auto at = pieces_.upper_bound(offset);
-  if (at != pieces_.begin() && std::prev(at)->second.end > offset) --at;
+SymbolicRanges SymbolicMemory::read(size_t offset, size_t count) const {
+  SymbolicRanges parts;
+  auto at = ranges_.upper_bound(offset);
+  if (at != ranges_.begin() && std::prev(at)->second.end > offset) --at;
   for (size_t here = offset, end = offset + count; here < end;) {
-    SymbolicRun part{here - offset, 0, 0, 0};
-    if (at == pieces_.end() || at->first > here) {  // a gap
-      part.count = (at == pieces_.end() ? end : std::min(end, at->first)) - here;
+    SymbolicRange part{here - offset, 0, 0, 0};
+    if (at == ranges_.end() || at->first > here) {  // the memory before the next range was never written
+      part.count = (at == ranges_.end() ? end : std::min(end, at->first)) - here;
     } else {
       part.count = std::min(end, at->second.end) - here;
       part.first = at->second.first + (here - at->first);
@@ -77,36 +77,36 @@ SymbolicRuns SymbolicMemory::read(size_t offset, size_t count) const {
   return parts;
 }
 
-void SymbolicMemory::write(size_t offset, const SymbolicRuns& parts) {
-  for (const SymbolicRun& part : parts) {
+void SymbolicMemory::write(size_t offset, const SymbolicRanges& parts) {
+  for (const SymbolicRange& part : parts) {
     size_t begin = offset + part.offset, end = begin + part.count;
     cut(begin);
     cut(end);
-    pieces_.erase(pieces_.lower_bound(begin), pieces_.lower_bound(end));
-    pieces_[begin] = {end, part.first, part.set};
+    ranges_.erase(ranges_.lower_bound(begin), ranges_.lower_bound(end));
+    ranges_[begin] = {end, part.first, part.set};
   }
 }
 
 void SymbolicMemory::cut(size_t at) {
-  auto next = pieces_.upper_bound(at);
-  if (next == pieces_.begin()) return;
-  auto piece = std::prev(next);
-  if (piece->first == at || piece->second.end <= at) return;
-  StoredRun tail = piece->second;
-  tail.first += at - piece->first;
-  piece->second.end = at;
-  pieces_.emplace(at, tail);
+  auto next = ranges_.upper_bound(at);
+  if (next == ranges_.begin()) return;
+  auto range = std::prev(next);
+  if (range->first == at || range->second.end <= at) return;
+  StoredRange tail = range->second;
+  tail.first += at - range->first;
+  range->second.end = at;
+  ranges_.emplace(at, tail);
 }
 
 namespace {
 
-SymbolicRuns cut_at(const SymbolicRuns& parts, const SymbolicRuns& seams) {
-  SymbolicRuns result;
+SymbolicRanges cut_at(const SymbolicRanges& parts, const SymbolicRanges& seams) {
+  SymbolicRanges result;
   size_t s = 0;
-  for (SymbolicRun part : parts) {
+  for (SymbolicRange part : parts) {
     while (part.count > 0) {
       while (s < seams.size() && seams[s].offset + seams[s].count <= part.offset) ++s;
-      ESP_CHECK(s < seams.size(), "readings of unequal length");
+      ESP_CHECK(s < seams.size(), "the two lists of ranges have different total lengths");
       size_t count = std::min(part.count, seams[s].offset + seams[s].count - part.offset);
       result.push_back({part.offset, count, part.first, part.set});
       part.offset += count;
@@ -119,7 +119,7 @@ SymbolicRuns cut_at(const SymbolicRuns& parts, const SymbolicRuns& seams) {
 
 }  // namespace
 
-void align(SymbolicRuns& a, SymbolicRuns& b) {
+void align(SymbolicRanges& a, SymbolicRanges& b) {
   a = cut_at(a, b);
   b = cut_at(b, a);
 }

@@ -1,5 +1,5 @@
-// Symbolic memory contents: element i of a run is the sum over a set of ranks of input element first + i. The validator
-// proves schedules with it; ring_frames prints it.
+// Symbolic memory contents, as contiguous ranges of elements: element i of a range is the sum of input element first+i
+// over a set of ranks. The validator uses this to prove schedules; ring_frames prints it.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@
 
 namespace esp::comm {
 
-// Sets of ranks, interned: equal sets have equal numbers. 0 is the empty set.
+// Numbers for sets of ranks: equal sets have equal numbers. Number 0 is the empty set.
 class RankSets {
  public:
   explicit RankSets(int size);
   uint32_t of(int rank);
   uint32_t all();
-  // None when the sets share a rank; `shared` is that rank.
+  // Number of the union. If the sets have a rank in common, returns nullopt and sets `shared` to that rank.
   std::optional<uint32_t> disjoint_union(uint32_t a, uint32_t b, int& shared);
   uint32_t any_union(uint32_t a, uint32_t b);
   std::vector<int> ranks(uint32_t set) const;
@@ -32,29 +32,31 @@ class RankSets {
   std::map<Bits, uint32_t> numbers_;
 };
 
-struct SymbolicRun {
-  size_t offset = 0, count = 0;  // within the region it was read from
-  size_t first = 0;              // input element of the part's start
+struct SymbolicRange {
+  size_t offset = 0, count = 0;  // position in the region from which the range was read
+  size_t first = 0;              // input element at the start of the range
   uint32_t set = 0;
 };
-using SymbolicRuns = std::vector<SymbolicRun>;
+using SymbolicRanges = std::vector<SymbolicRange>;
 
 class SymbolicMemory {
  public:
-  // Consecutive runs covering [offset, offset + count); memory never written has set 0.
-  SymbolicRuns read(size_t offset, size_t count) const;
-  void write(size_t offset, const SymbolicRuns& parts);
+  // Returns the consecutive ranges that cover [offset, offset + count). For memory that was never written, `set` is 0
+  // (the empty set of ranks).
+  SymbolicRanges read(size_t offset, size_t count) const;
+  void write(size_t offset, const SymbolicRanges& parts);
 
  private:
-  struct StoredRun {
+  struct StoredRange {
     size_t end, first;
     uint32_t set;
   };
   void cut(size_t at);
-  std::map<size_t, StoredRun> pieces_;  // by begin
+  std::map<size_t, StoredRange> ranges_;  // key: begin of the range
 };
 
-// Cuts two lists of equal length at each other's boundaries, so that they can be combined run by run.
-void align(SymbolicRuns& a, SymbolicRuns& b);
+// Cuts the ranges of two lists of equal total length at each other's boundaries. Range k then covers the same elements
+// in both lists.
+void align(SymbolicRanges& a, SymbolicRanges& b);
 
 }  // namespace esp::comm

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kSizes[] = {64, 8 << 10, 128 << 10, 1 << 20};
 constexpr int kRounds[] = {24, 16, 8, 4};
-// Measurement messages use the call's tag with step numbers no schedule reaches.
+// Measurement messages use the tag of the call, with step numbers that no schedule reaches.
 constexpr uint32_t kFirstStep = 0xf0000000u;
 
 class Measurement {
@@ -32,8 +32,8 @@ class Measurement {
     return executor_.exchange({&message, 1}, deadline_);
   }
 
-  // One side of a ping-pong; `first` measures.
-  Outcome play(int peer, bool first, AlphaBeta& link) {
+  // One side of the ping-pong. The side with `first` = true measures the time.
+  Outcome ping_pong(int peer, bool first, AlphaBeta& link) {
     std::vector<std::byte> buffer(*std::max_element(std::begin(kSizes), std::end(kSizes)));
     std::vector<double> bytes, seconds;
     uint32_t step = 0;
@@ -65,7 +65,7 @@ class Measurement {
   const Deadline deadline_;
 };
 
-// The first pair of members in a tier, as group ranks; {-1, -1} when there is none.
+// Group ranks of the first pair of members in a tier; {-1, -1} if there is none.
 std::pair<int, int> first_pair(const net::World& world, const net::Group& group, Tier tier) {
   for (int a = 0; a < group.size(); ++a)
     for (int b = a + 1; b < group.size(); ++b)
@@ -93,7 +93,7 @@ Tier widest_tier(const net::World& world, const net::Group& group) {
 }
 
 AlphaBeta fit_alpha_beta(std::span<const double> bytes, std::span<const double> seconds) {
-  // Weights 1/t² make the errors relative, so that the small sizes fix α and the large ones β.
+  // The weight 1/t² makes the errors relative, so that small messages determine α and large ones β.
   double w = 0, wx = 0, wxx = 0, wt = 0, wxt = 0;
   for (size_t i = 0; i < bytes.size(); ++i) {
     double t = std::max(seconds[i], 1e-12), weight = 1 / (t * t);
@@ -122,7 +122,8 @@ Outcome measure_tiers(const net::World& world, const net::Group& group, Executor
     if (a < 0) continue;
     AlphaBeta& link = found.links[static_cast<size_t>(t)];
     Outcome outcome = Outcome::done;
-    if (group.rank == a || group.rank == b) outcome = measurement.play(group.rank == a ? b : a, group.rank == a, link);
+    if (group.rank == a || group.rank == b)
+      outcome = measurement.ping_pong(group.rank == a ? b : a, group.rank == a, link);
     if (outcome == Outcome::done && a != 0 && (group.rank == a || group.rank == 0))
       outcome = measurement.move(group.rank == a ? 0 : a, group.rank == a, &link, sizeof(link),
                                  kCollect + static_cast<uint32_t>(t));

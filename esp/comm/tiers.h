@@ -1,8 +1,8 @@
-// Link model: α seconds per message and β seconds per byte, for each tier of neighbours in a group.
+// Link model: α seconds per message and β seconds per byte, for each tier of links in a group.
 //
-// Measured once per group, at the first call that needs a choice: the first pair of every tier runs a ping-pong over a
-// few sizes, a line is fitted, and rank 0 distributes the result, so that all ranks choose alike. Sub-groups inherit
-// it.
+// The model is measured once per group, at the first call that must choose an algorithm. The first pair of members in
+// every tier runs a ping-pong over a few sizes, and a line is fitted to the times. Rank 0 distributes the result, so
+// that all ranks choose the same algorithm. Sub-groups inherit the model.
 #pragma once
 
 #include <array>
@@ -17,14 +17,14 @@ namespace esp::comm {
 enum class Tier : int { process, host, network };
 inline constexpr int kNumTiers = 3;
 std::string_view name_of(Tier tier);
-Tier tier_between(const net::World& world, int a, int b);  // world ranks
+Tier tier_between(const net::World& world, int a, int b);  // a and b are world ranks
 
 struct AlphaBeta {
-  double alpha = 0, beta = 0;  // s, s/B
+  double alpha = 0, beta = 0;  // in s and s/B
 };
 
 struct Tiers {
-  // Defaults until measured: a thread, a process, a 10 Gbit/s network.
+  // Defaults until measured, for two threads, two processes and a 10 Gbit/s network.
   std::array<AlphaBeta, kNumTiers> links = {AlphaBeta{1e-6, 1 / 8e9}, AlphaBeta{2e-6, 1 / 5e9},
                                             AlphaBeta{30e-6, 1 / 1.2e9}};
   bool measured = false;
@@ -35,13 +35,13 @@ struct Tiers {
 // The slowest tier between any two members.
 Tier widest_tier(const net::World& world, const net::Group& group);
 
-// Collective. `tag` is the tag of the call that needs it, so that a rank in another call is detected. Unless the status
-// is `done`, `tiers` is unchanged.
+// Collective. Uses the tag of the call that triggers the measurement, so that a rank in a different call is detected.
+// Sets `tiers` only if the returned status is `done`.
 Executor::RunStatus measure_tiers(const net::World& world, const net::Group& group, Executor& executor,
                                   const net::Transport& transport, const net::Tag& tag, Deadline deadline,
                                   Tiers& tiers);
 
-// Least squares of relative errors: seconds[i] ≈ α + bytes[i]·β, neither negative.
+// Least-squares fit that minimises the relative errors: seconds[i] ≈ α + bytes[i]·β, with α and β >= 0.
 AlphaBeta fit_alpha_beta(std::span<const double> bytes, std::span<const double> seconds);
 
 }  // namespace esp::comm

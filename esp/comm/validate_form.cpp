@@ -10,37 +10,37 @@
 
 namespace esp::comm {
 
-std::string in_words(const BufferRegion& region) {
+std::string describe(const BufferRegion& region) {
   constexpr std::string_view kNames[] = {"input", "output", "scratch"};
   return fmt::format("{}[{}, {})", kNames[static_cast<size_t>(region.buffer)], region.offset,
                      region.offset + region.count);
 }
 
-std::string in_words(int rank, size_t index, const Action& action) {
+std::string describe(int rank, size_t index, const Action& action) {
   std::string text = fmt::format("rank {}, action {} (round {}, ", rank, index, action.round);
-  switch (action.act) {
-    case Act::send:
-      return text + fmt::format("send {} to {})", in_words(action.region), action.peer);
-    case Act::receive:
-      return text + fmt::format("receive {} from {})", in_words(action.region), action.peer);
-    case Act::receive_reduce:
-      return text + fmt::format("receive_reduce {} from {})", in_words(action.region), action.peer);
-    case Act::copy:
-      return text + fmt::format("copy into {})", in_words(action.region));
-    case Act::reduce:
-      return text + fmt::format("reduce into {})", in_words(action.region));
+  switch (action.type) {
+    case ActionType::send:
+      return text + fmt::format("send {} to {})", describe(action.region), action.peer);
+    case ActionType::receive:
+      return text + fmt::format("receive {} from {})", describe(action.region), action.peer);
+    case ActionType::receive_reduce:
+      return text + fmt::format("receive_reduce {} from {})", describe(action.region), action.peer);
+    case ActionType::copy:
+      return text + fmt::format("copy into {})", describe(action.region));
+    case ActionType::reduce:
+      return text + fmt::format("reduce into {})", describe(action.region));
   }
   return text;
 }
 
-bool is_message(Act act) {
-  return act == Act::send || act == Act::receive || act == Act::receive_reduce;
+bool is_message(ActionType type) {
+  return type == ActionType::send || type == ActionType::receive || type == ActionType::receive_reduce;
 }
 
 namespace {
 
-// The union of some regions.
-class Cover {
+// A union of regions.
+class RegionSet {
  public:
   void add(const BufferRegion& region) {
     if (region.count == 0) return;
@@ -65,11 +65,11 @@ class Cover {
   std::map<size_t, size_t> pieces_[3];
 };
 
-// Checks that need one rank's schedule only.
+// Checks that need the schedule of one rank only.
 class FormCheck {
  public:
   FormCheck(const CollectiveSpec& spec, const Schedule& schedule, int num_rounds)
-      : problem_(spec), schedule_(schedule), num_rounds_(num_rounds) {
+      : spec_(spec), schedule_(schedule), num_rounds_(num_rounds) {
     BufferSizes sizes = sizes_of(spec);
     limits_[0] = sizes.input;
     limits_[1] = sizes.output;
@@ -78,12 +78,12 @@ class FormCheck {
 
   void run() {
     if (schedule_.num_rounds != num_rounds_)
-      throw Fault{
-          fmt::format("rank {} counts {} rounds, rank 0 counts {}", problem_.rank, schedule_.num_rounds, num_rounds_)};
+      throw ScheduleFault{fmt::format("rank {} has {} rounds; expected {}, as on rank 0", spec_.rank,
+                                      schedule_.num_rounds, num_rounds_)};
     const std::vector<Action>& actions = schedule_.actions;
     for (size_t i = 0; i < actions.size(); ++i) {
       check_action(i);
-      if (i > 0 && actions[i].round < actions[i - 1].round) fail(i, "comes after a later round");
+      if (i > 0 && actions[i].round < actions[i - 1].round) fail(i, "is listed after an action of a later round");
     }
     for (size_t begin = 0, end = 0; begin < actions.size(); begin = end) {
       while (end < actions.size() && actions[end].round == actions[begin].round) ++end;
@@ -93,55 +93,62 @@ class FormCheck {
 
  private:
   [[noreturn]] void fail(size_t i, const std::string& what) const {
-    throw Fault{fmt::format("{}: {}", in_words(problem_.rank, i, schedule_.actions[i]), what)};
+    throw ScheduleFault{fmt::format("{}: {}", describe(spec_.rank, i, schedule_.actions[i]), what)};
   }
 
   void check_region(size_t i, const BufferRegion& region) const {
     size_t limit = limits_[static_cast<size_t>(region.buffer)];
     if (region.offset > limit || region.count > limit - region.offset)
-      fail(i, fmt::format("{} is outside the buffer of {} elements", in_words(region), limit));
+      fail(i, fmt::format("{} is outside the buffer of {} elements", describe(region), limit));
   }
 
   void check_action(size_t i) const {
     const Action& action = schedule_.actions[i];
     check_region(i, action.region);
     for (const BufferRegion& source : action.sources) check_region(i, source);
-    if (action.round < 0 || (action.round >= num_rounds_ && (action.round > 0 || is_message(action.act))))
-      fail(i, fmt::format("the schedule has {} rounds", num_rounds_));
-    if (action.act != Act::send && action.region.buffer == Buffer::input) fail(i, "the input is read only");
-    if (action.region.count == 0 && !(problem_.op == Op::barrier && is_message(action.act))) fail(i, "moves nothing");
-    if (is_message(action.act)) {
-      if (action.peer < 0 || action.peer >= problem_.size || action.peer == problem_.rank)
-        fail(i, fmt::format("the peer must be another of the ranks 0 to {}", problem_.size - 1));
-      if (!action.sources.empty()) fail(i, "a message has no sources");
+    if (action.round < 0 || (action.round >= num_rounds_ && (action.round > 0 || is_message(action.type))))
+      fail(i, fmt::format("round: got {}; the schedule has {} rounds", action.round, num_rounds_));
+    if (action.type != ActionType::send && action.region.buffer == Buffer::input)
+      fail(i, "writes to the input buffer; expected writes to other buffers only");
+    if (action.region.count == 0 && !(spec_.op == Op::barrier && is_message(action.type)))
+      fail(i, "moves no elements. Remove the action");
+    if (is_message(action.type)) {
+      if (action.peer < 0 || action.peer >= spec_.size || action.peer == spec_.rank)
+        fail(i, fmt::format("peer: got {}; expected another rank from 0 to {}", action.peer, spec_.size - 1));
+      if (!action.sources.empty())
+        fail(i, fmt::format("sources: got {}; expected none for a message", action.sources.size()));
       return;
     }
-    if (action.sources.empty() || (action.act == Act::copy && action.sources.size() != 1))
-      fail(i, fmt::format("has {} sources", action.sources.size()));
+    if (action.sources.empty() || (action.type == ActionType::copy && action.sources.size() != 1))
+      fail(i, fmt::format("sources: got {}; expected {}", action.sources.size(),
+                          action.type == ActionType::copy ? "one" : "at least one"));
     for (const BufferRegion& source : action.sources) {
-      if (source.count != action.region.count) fail(i, fmt::format("source {} differs in size", in_words(source)));
+      if (source.count != action.region.count)
+        fail(i, fmt::format("source {}: got {} elements; expected {}, the size of the destination", describe(source),
+                            source.count, action.region.count));
       if (source.overlaps(action.region) && source.offset != action.region.offset)
-        fail(i, fmt::format("source {} overlaps the destination in part", in_words(source)));
+        fail(i, fmt::format("source {} overlaps the destination partially", describe(source)));
     }
   }
 
-  // Messages of one round are in flight together: none may wait for another to end. Local work may wait (a sum into
-  // memory being sent); it is then `held`, and no message of the round may depend on it.
+  // Messages of one round are in flight together, so no message may wait for another one of the round. Local work may
+  // wait (for example a sum into memory that is being sent). Its regions are then `held`, and no message of the round
+  // may use them.
   void check_round(size_t begin, size_t end) const {
-    Cover sent, arrived, held, held_written;
+    RegionSet sent, arrived, held, held_written;
     for (size_t i = begin; i < end; ++i) {
       const Action& action = schedule_.actions[i];
       const BufferRegion& region = action.region;
-      if (action.act == Act::send) {
-        if (arrived.overlaps(region)) fail(i, "sends what arrives in the same round");
-        if (held_written.overlaps(region)) fail(i, "sends what must wait for another send of its round");
+      if (action.type == ActionType::send) {
+        if (arrived.overlaps(region)) fail(i, "sends data that arrives in the same round");
+        if (held_written.overlaps(region)) fail(i, "sends data that depends on another send of the same round");
         sent.add(region);
-      } else if (is_message(action.act)) {
-        if (sent.overlaps(region)) fail(i, "writes what is being sent in the same round");
-        if (held.overlaps(region)) fail(i, "must wait for a send of its round");
+      } else if (is_message(action.type)) {
+        if (sent.overlaps(region)) fail(i, "overwrites data that is sent in the same round");
+        if (held.overlaps(region)) fail(i, "depends on a send of the same round");
         arrived.add(region);
       } else {
-        auto meets = [&](const Cover& cover) {
+        auto meets = [&](const RegionSet& cover) {
           return std::any_of(action.sources.begin(), action.sources.end(),
                              [&](const BufferRegion& source) { return cover.overlaps(source); });
         };
@@ -153,17 +160,17 @@ class FormCheck {
         }
       }
     }
-    // A receive may be listed before the conflicting send.
-    Cover received;
+    // Also finds a receive that is listed after the send whose data it overwrites.
+    RegionSet received;
     for (size_t i = end; i-- > begin;) {
       const Action& action = schedule_.actions[i];
-      if (action.act == Act::send && received.overlaps(action.region))
-        fail(i, "sends what a receive of its round writes");
-      if (action.act == Act::receive || action.act == Act::receive_reduce) received.add(action.region);
+      if (action.type == ActionType::send && received.overlaps(action.region))
+        fail(i, "sends data that a receive of the same round overwrites");
+      if (action.type == ActionType::receive || action.type == ActionType::receive_reduce) received.add(action.region);
     }
   }
 
-  const CollectiveSpec& problem_;
+  const CollectiveSpec& spec_;
   const Schedule& schedule_;
   const int num_rounds_;
   size_t limits_[3];

@@ -25,7 +25,8 @@ Work Worker::post(std::function<void()> job) {
     jobs_.emplace_back(std::move(job), work);
     if (!thread_.joinable()) {
       thread_ = std::thread([this] { loop(); });
-      pthread_setname_np(thread_.native_handle(), name_.substr(0, 15).c_str());  // the kernel keeps 15 letters
+      // Linux limits thread names to 15 characters
+      pthread_setname_np(thread_.native_handle(), name_.substr(0, 15).c_str());
     }
   }
   changed_.notify_one();
@@ -50,7 +51,8 @@ void Worker::loop() {
       error = std::current_exception();
     }
     job = nullptr;
-    // Idle before done: a caller that waited for this may work on its own thread at once.
+    // The worker must be idle before the Work is done: a caller that waited for the Work may run its next call on its
+    // own thread.
     num_pending_.fetch_sub(1, std::memory_order_release);
     work.fail(error);
   }

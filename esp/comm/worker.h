@@ -1,5 +1,5 @@
-// The thread that runs started calls in order. Created by the first `start`; owned by its communicator; ends with it,
-// after all started calls are done.
+// The thread that runs started calls in order. Created by the first `start` and owned by its communicator. The
+// destructor waits until all started calls are done.
 #pragma once
 
 #include <atomic>
@@ -22,9 +22,9 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // An exception of the job is rethrown by the Work.
+  // Queues a job. If the job throws, the returned Work rethrows the exception.
   Work post(std::function<void()> job);
-  // No job is queued or running, and the effects of past jobs are visible to the caller.
+  // True if no job is queued or running; the effects of past jobs are then visible to the caller.
   bool idle() const { return num_pending_.load(std::memory_order_acquire) == 0; }
 
  private:
@@ -32,7 +32,7 @@ class Worker {
 
   const std::string name_;
   std::atomic<int> num_pending_{0};
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::deque<std::pair<std::function<void()>, Work>> jobs_;
   bool stopping_ = false;

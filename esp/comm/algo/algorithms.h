@@ -1,5 +1,5 @@
-// Every collective algorithm, as a pure function from a CollectiveSpec to one rank's Schedule. table.cpp gives them
-// their names.
+// All collective algorithms. Each is a pure function from a CollectiveSpec to the Schedule of one rank. table.cpp maps
+// algorithm names to these functions.
 #pragma once
 
 #include "esp/comm/schedule.h"

@@ -1,5 +1,6 @@
-// Bruck et al. 1997: for d = 1, 2, 4, … send the first min(d, N-d) held blocks to rank r - d, append what r + d sends.
-// Blocks stand in the order r, r + 1, … until they are rotated into place at the end. Any size, ceil(log2 N) rounds.
+// Bruck all-gather (Bruck et al. 1997). For d = 1, 2, 4, …: send the first min(d, N-d) collected blocks to rank r - d
+// and append the blocks received from r + d. Blocks are stored in the order r, r + 1, … and rotated into rank order at
+// the end. Works for any size, in ceil(log2 N) rounds.
 #include <algorithm>
 
 #include "esp/comm/algo/algorithms.h"
@@ -16,7 +17,7 @@ Schedule all_gather_bruck(const CollectiveSpec& spec) {
     return builder.finish();
   }
   BufferRegion held = builder.scratch(spec.count);
-  // Offset of block r + j among the held blocks.
+  // Offset of the block of rank r + j within the collected blocks.
   auto start = [&](int j) {
     size_t at = 0;
     for (int b = 0; b < j; ++b) at += chunk(all, n, r + b).count;
@@ -28,7 +29,7 @@ Schedule all_gather_bruck(const CollectiveSpec& spec) {
     builder.send(mod(r - d, n), piece(held, {0, start(blocks)}));
     builder.receive((r + d) % n, piece(held, {start(d), start(d + blocks) - start(d)}));
   }
-  size_t wrap = start(n - r);  // blocks r … N-1 lie before it, 0 … r-1 after
+  size_t wrap = start(n - r);  // blocks r … N-1 are before this offset, blocks 0 … r-1 after it
   builder.copy(output(own.offset, wrap), piece(held, {0, wrap}));
   builder.copy(output(0, spec.count - wrap), piece(held, {wrap, spec.count - wrap}));
   return builder.finish();

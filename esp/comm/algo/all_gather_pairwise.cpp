@@ -1,4 +1,4 @@
-// Every rank sends its chunk straight to each of the others.
+// Pairwise all-gather: every rank sends its chunk directly to every other rank.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

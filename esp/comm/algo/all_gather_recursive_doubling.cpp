@@ -1,4 +1,5 @@
-// For d = 1, 2, 4, … swap everything held with rank r xor d. Powers of two only.
+// Recursive-doubling all-gather: for d = 1, 2, 4, … exchange all collected chunks with rank r xor d. The size must be a
+// power of two.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

@@ -1,4 +1,4 @@
-// Every chunk goes once round the ring.
+// Ring all-gather: every chunk passes around the ring once.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

@@ -1,5 +1,6 @@
-// Direct: every rank receives its chunk from all others and sums x_0 + x_1 + … + x_{N-1}, for any chunking; then each
-// rank sends its chunk to all. Pipelines, shards and servers that sum in rank order are bit-identical to it.
+// Direct all-reduce. Every rank receives its chunk from all other ranks and sums x_0 + x_1 + … + x_{N-1}. Then each
+// rank sends its summed chunk to all ranks. The summation order does not depend on the chunking, so pipelines, shards
+// and parameter servers that also sum in rank order give bit-identical results.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

@@ -1,11 +1,11 @@
-// Double binary tree (Sanders, Speck, Träff 2009). The first half of the buffer climbs tree A to its root and comes
-// back down, the second half does so in tree B, in k segments each. A rank is interior in at most one of the trees
-// (rank 0 may be in both for odd sizes), so no port carries more than 2S.
+// Double binary tree (Sanders, Speck, Träff 2009). The first half of the buffer is reduced along tree A to its root and
+// broadcast back down; the second half uses tree B. Each half is split into k segments. A rank is an interior node of
+// at most one tree (for odd sizes rank 0 may be interior in both), so no port carries more than 2S.
 //
-// With H the depth, a rank at depth D sends segment j up in round H - D + j and down in round H + D + j; that is
-// 2H + k - 1 rounds. In one round a rank moves at most four messages each way: two children and a parent in one tree, a
-// parent in the other. Their order in the round is by slot (double_tree.h), the same at both ends, so none waits for a
-// port that another message of a later slot holds.
+// With H the tree depth, a rank at depth D sends segment j up in round H - D + j and down in round H + D + j. That
+// makes 2H + k - 1 rounds. In one round a rank sends or receives at most four messages: with its two children and its
+// parent in one tree, and with its parent in the other tree. Sender and receiver order these messages by slot
+// (double_tree.h), so no message waits for a port that is occupied by a message with a later slot.
 #include <algorithm>
 
 #include "esp/comm/algo/algorithms.h"
@@ -15,9 +15,9 @@
 namespace esp::comm {
 namespace {
 
-struct Planned {
+struct PlannedMessage {
   int round, slot;
-  Act act;
+  ActionType type;
   int peer;
   BufferRegion region;
 };
@@ -29,7 +29,7 @@ Schedule all_reduce_double_tree(const CollectiveSpec& spec) {
   int n = spec.size, me = spec.rank, k = double_tree_segments(spec), height = ceil_log2(n);
   BufferRegion all = output(0, spec.count);
   builder.copy(all, input(0, spec.count));
-  std::vector<Planned> plan;
+  std::vector<PlannedMessage> plan;
   DoubleTree trees(n);
   for (int tree = 0; tree < 2 && n > 1; ++tree) {
     int parent = trees.parent(tree, me), depth = trees.depth(tree, me);
@@ -37,23 +37,23 @@ Schedule all_reduce_double_tree(const CollectiveSpec& spec) {
       BufferRegion segment = chunk(chunk(all, 2, tree), k, j);
       int up = height - depth + j, down = height + depth + j;
       if (parent >= 0) {
-        plan.push_back({up, trees.slot(tree, me, true), Act::send, parent, segment});
-        plan.push_back({down - 1, trees.slot(tree, me, false), Act::receive, parent, segment});
+        plan.push_back({up, trees.slot(tree, me, true), ActionType::send, parent, segment});
+        plan.push_back({down - 1, trees.slot(tree, me, false), ActionType::receive, parent, segment});
       }
       for (int child : trees.children(tree, me)) {
-        plan.push_back({up - 1, trees.slot(tree, child, true), Act::receive_reduce, child, segment});
-        plan.push_back({down, trees.slot(tree, child, false), Act::send, child, segment});
+        plan.push_back({up - 1, trees.slot(tree, child, true), ActionType::receive_reduce, child, segment});
+        plan.push_back({down, trees.slot(tree, child, false), ActionType::send, child, segment});
       }
     }
   }
-  std::stable_sort(plan.begin(), plan.end(), [](const Planned& a, const Planned& b) {
+  std::stable_sort(plan.begin(), plan.end(), [](const PlannedMessage& a, const PlannedMessage& b) {
     return a.round != b.round ? a.round < b.round : a.slot < b.slot;
   });
-  for (const Planned& next : plan) {
+  for (const PlannedMessage& next : plan) {
     builder.round = next.round;
-    if (next.act == Act::send) builder.send(next.peer, next.region);
-    if (next.act == Act::receive) builder.receive(next.peer, next.region);
-    if (next.act == Act::receive_reduce) builder.receive_reduce(next.peer, next.region);
+    if (next.type == ActionType::send) builder.send(next.peer, next.region);
+    if (next.type == ActionType::receive) builder.receive(next.peer, next.region);
+    if (next.type == ActionType::receive_reduce) builder.receive_reduce(next.peer, next.region);
   }
   builder.round = n > 1 ? 2 * height + k - 1 : 0;
   return builder.finish();

@@ -1,7 +1,7 @@
-// Recursive halving, then doubling (Rabenseifner 2004). Each rank keeps an interval of p blocks, at first all of them.
-// Halving, d = 1, 2, …: with virtual rank v xor d, the one with bit d set keeps the upper half and sends the lower.
-// Doubling, d = …, 2, 1: send what is owned, receive the adjacent interval. The largest message goes to the nearest
-// rank.
+// Recursive halving and doubling (Rabenseifner 2004). Each rank keeps an interval of p blocks, at first all of them.
+// Halving, d = 1, 2, …: exchange with virtual rank v xor d; the rank with bit d set keeps the upper half and sends the
+// lower half. Doubling, d = …, 2, 1: send the own interval and receive the adjacent one. The largest message goes to
+// the nearest rank.
 #include <algorithm>
 
 #include "esp/comm/algo/algorithms.h"
@@ -13,7 +13,7 @@ Schedule all_reduce_halving_doubling(const CollectiveSpec& spec) {
   ScheduleBuilder builder;
   BufferRegion all = output(0, spec.count);
   builder.copy(all, input(0, spec.count));
-  Fold fold = fold_of(spec.rank, spec.size);
+  PowerOfTwoFold fold = make_fold(spec.rank, spec.size);
   fold_in(builder, fold, all);
   int p = fold.p, lo = 0, length = p;
   auto blocks = [&](int first) { return chunks(all, p, first, first + length); };

@@ -1,5 +1,5 @@
-// Hierarchical: reduce to a leader per node, ring all-reduce among the leaders, broadcast in the node. The grid is
-// ranks per node × nodes. Each node sends 2(M-1)/M·S to other nodes, all of it through its leader.
+// Hierarchical all-reduce: reduce to one leader per node, ring all-reduce among the leaders, broadcast within each
+// node. The grid is ranks per node × nodes. Each node sends 2(M-1)/M·S to other nodes, all of it through its leader.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

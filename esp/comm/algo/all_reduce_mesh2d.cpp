@@ -1,5 +1,6 @@
-// 2D mesh: a full ring all-reduce along the rows, then one along the columns. A row has no wrap link: the ring's last
-// message travels back along the line, so each link carries one flow per direction.
+// 2D mesh all-reduce: a full ring all-reduce along the rows, then one along the columns. A mesh row has no link from
+// its last rank to its first. The ring's message between these two ranks travels back along the row, so each link
+// carries one flow per direction.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

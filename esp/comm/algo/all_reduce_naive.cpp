@@ -1,4 +1,5 @@
-// Gather to rank 0, sum there in rank order, send the sum to each. For reference only: rank 0 carries everything.
+// Naive all-reduce: gather to rank 0, sum there in rank order, send the sum to every rank. A reference only: all
+// traffic passes through rank 0.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 
@@ -16,7 +17,7 @@ Schedule all_reduce_naive(const CollectiveSpec& spec) {
       builder.receive(r, terms.back());
     }
   }
-  // Rounded once, because all terms are available.
+  // One reduce action over all terms, so the sum is rounded only once.
   if (spec.rank == 0 && spec.size > 1) builder.reduce(out, terms);
   for (int r = 1; r < spec.size; ++r, ++builder.round) {
     if (spec.rank == 0) builder.send(r, out);

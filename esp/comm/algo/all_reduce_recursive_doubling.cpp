@@ -1,5 +1,6 @@
-// Recursive doubling (butterfly): for d = 1, 2, 4, … exchange the whole vector with virtual rank v xor d and add. Every
-// rank adds for itself, always the lower virtual rank first, so all hold the same bits, NaN payloads included.
+// Recursive doubling (butterfly): for d = 1, 2, 4, … exchange the whole vector with virtual rank v xor d and add. Both
+// ranks compute the sum, with the lower virtual rank as first operand, so all ranks hold the same bits, including NaN
+// payloads.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 
@@ -9,7 +10,7 @@ Schedule all_reduce_recursive_doubling(const CollectiveSpec& spec) {
   ScheduleBuilder builder;
   BufferRegion all = output(0, spec.count);
   builder.copy(all, input(0, spec.count));
-  Fold fold = fold_of(spec.rank, spec.size);
+  PowerOfTwoFold fold = make_fold(spec.rank, spec.size);
   fold_in(builder, fold, all);
   BufferRegion other = fold.v >= 0 && fold.p > 1 ? builder.scratch(spec.count) : BufferRegion{};
   for (int d = 1; d < fold.p; d *= 2, ++builder.round) {

@@ -1,4 +1,5 @@
-// Ring: reduce-scatter, then all-gather. Chunk k sums x_{k+1}, …, x_k; each chunk is finished once and then copied.
+// Ring all-reduce: reduce-scatter, then all-gather. Chunk k is summed in the order x_{k+1}, x_{k+2}, …, x_k. One rank
+// completes the sum of each chunk; the other ranks copy it.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

@@ -1,4 +1,5 @@
-// Two rings at once: the first half of the buffer goes right, the second left, so both directions of every link work.
+// Two rings at once: the first half of the buffer travels to the right, the second half to the left, so both directions
+// of every link are used.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

@@ -1,5 +1,5 @@
-// The ring as textbooks draw it: rank r first sends its own chunk r and ends the reduce-scatter with chunk r + 1.
-// Chunk k sums x_k, x_{k+1}, …, x_{k-1}. Bytes and rounds as the ring.
+// The ring as drawn in textbooks: rank r sends its own chunk r first and ends the reduce-scatter with chunk r + 1.
+// Chunk k is summed in the order x_k, x_{k+1}, …, x_{k-1}. Bytes and rounds are the same as in all_reduce_ring.cpp.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

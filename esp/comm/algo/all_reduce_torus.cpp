@@ -1,5 +1,6 @@
-// Torus of any number of axes: reduce-scatter along each axis on the piece the axis before left, all-gather in reverse.
-// The bytes telescope to 2(N-1)/N·S in 2·Σ(d-1) rounds. torus2d and torus3d are this with two and three axes.
+// Torus all-reduce with any number of axes. Reduce-scatter runs along each axis in turn, on the chunk that the previous
+// axis left; all-gather runs in reverse order. A rank sends 2(N-1)/N·S bytes in 2·Σ(d-1) rounds, with d the length of
+// each axis. torus2d and torus3d are the same algorithm with two and three axes.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

@@ -1,4 +1,4 @@
-// Binomial reduce to rank 0, binomial broadcast back. Few messages; for tiny buffers.
+// Binomial-tree reduce to rank 0, then binomial-tree broadcast. Sends few messages; for small buffers.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

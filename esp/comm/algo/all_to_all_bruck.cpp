@@ -1,6 +1,6 @@
-// Bruck et al. 1997. Slot j starts as the block for rank r + j. For each bit k every slot with that bit set goes to
-// rank r + 2^k in one message; at the end slot j came from rank r - j. ceil(log2 N) messages, each byte sent
-// popcount(j) times: for small blocks only.
+// Bruck all-to-all (Bruck et al. 1997). Slot j starts as the block for rank r + j. For each bit k, all slots with that
+// bit set go to rank r + 2^k in one message. At the end slot j holds the block from rank r - j. A rank sends ceil(log2
+// N) messages, but the block in slot j is sent popcount(j) times, so the algorithm is for small blocks only.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 
@@ -10,9 +10,10 @@ Schedule all_to_all_bruck(const CollectiveSpec& spec) {
   ScheduleBuilder builder;
   int n = spec.size, r = spec.rank;
   BufferRegion in = input(0, spec.count), out = output(0, spec.count);
-  builder.copy(chunk(out, n, r), chunk(in, n, r));  // slot 0 never moves
+  builder.copy(chunk(out, n, r), chunk(in, n, r));  // slot 0 is this rank's own block; it is never sent
   size_t block = spec.count / static_cast<size_t>(n);
-  // A slot that has not moved is still in the input; afterwards it stays where its last message put it.
+  // Where the content of each slot is stored: in the input until the slot is first received, then where the last
+  // message stored it.
   std::vector<BufferRegion> slot;
   for (int j = 0; j < n; ++j) slot.push_back(chunk(in, n, r + j));
   for (int bit = 1; bit < n; bit *= 2, ++builder.round) {

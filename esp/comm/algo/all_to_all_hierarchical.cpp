@@ -1,6 +1,7 @@
-// Hierarchical: first within the node, to the neighbour with the destination's local index, blocks for all nodes in one
-// message; then across nodes between equal local indices. The grid is ranks per node × nodes. M-fold fewer messages
-// cross nodes than in the pairwise exchange, at the price of moving most blocks twice.
+// Hierarchical all-to-all in two phases; the grid is ranks per node × nodes. Phase 1, within each node: a rank sends to
+// local rank g, in one message, its blocks for all ranks with local index g (one block per node). Phase 2, between
+// nodes: ranks with equal local index exchange the collected blocks. Compared with the pairwise exchange, M times fewer
+// messages cross nodes, but most blocks are sent twice.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 
@@ -13,7 +14,8 @@ Schedule all_to_all_hierarchical(const CollectiveSpec& spec) {
   RankSequence node = ranks_along(shape, spec.rank, 0), across = ranks_along(shape, spec.rank, 1);
   BufferRegion in = input(0, spec.count), out = output(0, spec.count);
   size_t block = spec.count / static_cast<size_t>(n), row = block * static_cast<size_t>(m_count);
-  // held[g] has, by node m, the block that local rank g of this node sends to (my index, m).
+  // held[g]: the blocks that local rank g of this node has sent. Block m is for the rank of node m that has this rank's
+  // local index.
   BufferRegion held = builder.scratch(spec.count);
   auto rank_of = [&](int g, int m) { return g + g_count * m; };
   auto pack = [&](BufferRegion into, int g) {

@@ -1,5 +1,5 @@
-// Round k: send the block for rank r + k, receive the one from r - k. Also the irregular form, with a count and an
-// offset per peer.
+// Pairwise all-to-all. Round k: send the block for rank r + k, receive the block from r - k. Also implements
+// all_to_all_v, with a count and an offset per peer.
 #include "esp/base/check.h"
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
@@ -22,7 +22,8 @@ Schedule all_to_all_v_pairwise(const CollectiveSpec& spec) {
   ScheduleBuilder builder;
   int n = spec.size, r = spec.rank;
   for (auto counts : {spec.send_counts, spec.send_offsets, spec.recv_counts, spec.recv_offsets})
-    ESP_CHECK(counts.size() == static_cast<size_t>(n), "{} counts for {} ranks", counts.size(), n);
+    ESP_CHECK(counts.size() == static_cast<size_t>(n),
+              "all_to_all_v: got {} counts or offsets; expected {}, one per rank", counts.size(), n);
   auto to = [&](int peer) { return input(spec.send_offsets[peer], spec.send_counts[peer]); };
   auto from = [&](int peer) { return output(spec.recv_offsets[peer], spec.recv_counts[peer]); };
   builder.copy(from(r), to(r));

@@ -1,4 +1,4 @@
-// The root sends the whole to one rank after the other. For reference only.
+// Naive broadcast: the root sends the whole buffer to one rank after another. A reference only.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

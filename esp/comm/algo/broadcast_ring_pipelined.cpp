@@ -1,5 +1,5 @@
-// A chain of K ranks from the root, the message in s segments: in round j the rank at position i forwards segment j -
-// i. K - 2 + s rounds of one segment each.
+// Pipelined broadcast along a chain of K ranks that starts at the root, with the message cut into s segments. In round
+// j the rank at position i forwards segment j - i. Takes K - 2 + s rounds of one segment each.
 #include <algorithm>
 
 #include "esp/comm/algo/algorithms.h"
@@ -8,7 +8,7 @@
 
 namespace esp::comm {
 
-int line_segments(const CollectiveSpec& spec) {
+int pipeline_segments(const CollectiveSpec& spec) {
   if (spec.segments > 0) return spec.segments;
   return static_cast<int>(std::clamp<size_t>(spec.count / 16384, 1, 256));
 }
@@ -16,7 +16,7 @@ int line_segments(const CollectiveSpec& spec) {
 Schedule broadcast_ring_pipelined(const CollectiveSpec& spec) {
   ScheduleBuilder builder;
   RankSequence sequence = ranks_from(spec, spec.root);
-  int v = sequence.me, n = sequence.size(), s = line_segments(spec);
+  int v = sequence.me, n = sequence.size(), s = pipeline_segments(spec);
   BufferRegion all = output(0, spec.count);
   if (v == 0) builder.copy(all, input(0, spec.count));
   for (int j = 0; j < s; ++j) {

@@ -1,5 +1,5 @@
-// Binomial scatter of N chunks, then a ring all-gather of them: each byte crosses the root's port once, not log N
-// times.
+// Broadcast as a binomial scatter of N chunks and a ring all-gather. Each byte leaves the root's port once instead of
+// log N times.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

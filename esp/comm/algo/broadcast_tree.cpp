@@ -1,4 +1,4 @@
-// Binomial broadcast: in each round every rank that has the data passes it on.
+// Binomial-tree broadcast: in each round every rank that has the data sends it to one more rank.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

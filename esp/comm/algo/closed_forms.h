@@ -1,6 +1,6 @@
-// Bytes and messages each rank sends, per algorithm, as closed formulas in exact integers. They are derived from the
-// textbook definitions and not from the code, so they check it: the schedules in formulas_test.cpp, the transport's
-// counters in counted_test.cpp.
+// Closed formulas, in exact integers, for the bytes and messages that each rank sends, per algorithm. They are derived
+// from the textbook definitions and not from the code, so they can verify the code: formulas_test.cpp compares them
+// with the schedules, counted_test.cpp with the transport's counters.
 #pragma once
 
 #include <algorithm>
@@ -23,18 +23,18 @@ struct SentCount {
 inline Count wrap(Count a, Count n) {
   return ((a % n) + n) % n;
 }
-// Size of chunk k of n elements in `parts`.
+// Number of elements in chunk k when n elements are cut into `parts` chunks.
 inline Count part(Count n, Count parts, Count k) {
   return n / parts + (wrap(k, parts) < n % parts ? 1 : 0);
 }
-// As one message, which is not sent when empty.
+// Traffic of one message. An empty message is not sent, so its count is 0.
 inline SentCount one(Count elements) {
   return {elements, elements > 0 ? 1 : 0};
 }
 inline SentCount times(Count k, Count elements) {
   return {k * elements, elements > 0 ? k : 0};
 }
-// All chunks but one.
+// Traffic of a rank that sends every chunk except chunk `left_out`, one message per chunk.
 inline SentCount all_but(Count n, Count parts, Count left_out) {
   SentCount sum;
   for (Count k = 0; k < parts; ++k)
@@ -60,7 +60,7 @@ inline Count children(int v, int n) {
   for (int mask = 1; mask < n; mask *= 2) sum += v % (2 * mask) == 0 && v + mask < n;
   return sum;
 }
-// One past the last position below v in a binomial tree over n.
+// End (exclusive) of the range of positions in v's subtree, in a binomial tree over n positions.
 inline int subtree_end(int v, int n) {
   return v == 0 ? n : std::min(n, v + (v & -v));
 }
@@ -72,7 +72,7 @@ inline SentCount ring(Count n, int size, int r) {
 struct Case {
   int size, r, root;
   Count n;
-  std::vector<int> dims;  // of grids
+  std::vector<int> dims;  // grid dimensions
   int segments;
   int v() const { return static_cast<int>(wrap(r - root, size)); }
   int p() const { return 1 << log2_down(size); }
@@ -95,8 +95,8 @@ inline SentCount halving_doubling(const Case& c) {
   SentCount sum = c.folded_odd() ? one(c.n) : SentCount{};
   for (int j = 0; j < bits; ++j) {
     int length = 1 << j, lo = block / length * length;
-    // What this level keeps is [lo, lo + length); its neighbour of equal length was sent on the way down, and what is
-    // kept is sent on the way up.
+    // At this level the rank keeps the interval [lo, lo + length). During halving it sends the neighbouring interval of
+    // equal length; during doubling it sends its own interval.
     int neighbour = lo ^ length;
     sum = sum + one(range(c.n, p, neighbour, neighbour + length)) + one(range(c.n, p, lo, lo + length));
   }
@@ -119,7 +119,8 @@ inline int torus_rounds(const Case& c) {
   return rounds;
 }
 
-// Parents in the two trees, as the definition has them: A by the lowest set bit, B mirrored or shifted.
+// Parent of r in each of the two trees, by the paper's definition. Tree A uses the lowest set bit. Tree B is tree A
+// mirrored (n even) or shifted by one rank (n odd).
 inline int parent_a(int r, int n) {
   int b = r & -r, q = (r - b) | (2 * b);
   return r == 0 ? -1 : q < n ? q : r - b;
@@ -153,7 +154,7 @@ inline SentCount sequence(const Case& c, bool sends) {
   return sum;
 }
 
-// Chunks travel by position from the root on, but are those of the real ranks.
+// Number of elements in the chunks at positions [first, last). Position 0 is the root; chunk k belongs to real rank k.
 inline Count positions(const Case& c, int first, int last) {
   Count sum = 0;
   for (int u = first; u < last; ++u) sum += part(c.n, c.size, u + c.root);
@@ -170,7 +171,7 @@ inline SentCount scatter_tree(const Case& c) {
 
 inline SentCount reduce_scatter_halving(const Case& c) {
   if (c.folded_even()) return one(c.n);
-  // Block v is the chunks of the real ranks it stands for.
+  // First chunk of block v. Block v consists of the chunks of the real ranks that are folded into virtual rank v.
   auto first = [&](int v) { return v < c.rem() ? 2 * v : v + c.rem(); };
   SentCount sum = c.folded_odd() ? one(part(c.n, c.size, c.r - 1)) : SentCount{};
   int v = c.virtual_rank();
@@ -217,7 +218,7 @@ struct Formula {
   std::string_view name;
   std::function<SentCount(const Case&)> sent;
   std::function<int(const Case&)> rounds;
-  int num_axes = -1;  // of grids
+  int num_axes = -1;  // number of grid axes; -1: the algorithm uses no grid
 };
 
 inline SentCount bidirectional(const Case& c) {
@@ -271,7 +272,7 @@ inline const std::vector<Formula>& formulas() {
       {Op::broadcast, "ring_pipelined", [](const Case& c) { return sequence(c, c.v() < c.size - 1); }, pipeline},
       {Op::broadcast, "scatter_allgather",
        [](const Case& c) {
-         Case by_position = c;  // chunk v belongs to position v here
+         Case by_position = c;  // in this algorithm chunk v belongs to position v
          by_position.root = 0;
          by_position.r = c.v();
          return scatter_tree(by_position) + all_but(c.n, c.size, c.v() + 1);
@@ -313,7 +314,7 @@ inline const Formula* formula_of(const AlgorithmRow& row) {
   return nullptr;
 }
 
-// The grid of the least sum, by trying all.
+// The grid with the smallest sum of dimensions, found by exhaustive search.
 inline std::vector<int> even_grid(int size, int num_axes) {
   std::vector<int> best;
   if (num_axes == 0) {

@@ -13,7 +13,7 @@ double bytes(const CollectiveSpec& p, size_t element_bytes) {
   return static_cast<double>(p.count) * static_cast<double>(element_bytes);
 }
 
-// num messages one after the other, `sent` bytes in all.
+// Time of `num` messages that are sent one after another and have `sent` bytes in total.
 double in_turn(double num, double sent, double alpha, double beta) {
   return num * alpha + sent * beta;
 }
@@ -34,7 +34,8 @@ double ring_all_reduce(const CollectiveSpec& p, size_t e, double alpha, double b
   return ring_over(p.size, bytes(p, e), alpha, beta);
 }
 
-// Two messages per round share one port, so it gains only where links are the bottleneck.
+// The model has one port per rank, so the two messages of a round are sent one after the other. The algorithm is faster
+// than one ring only where links, not ports, are the bottleneck.
 double ring_bidirectional(const CollectiveSpec& p, size_t e, double alpha, double beta) {
   return in_turn(4.0 * (p.size - 1), 2.0 * (p.size - 1) / p.size * bytes(p, e), alpha, beta);
 }
@@ -44,12 +45,12 @@ double naive_all_reduce(const CollectiveSpec& p, size_t e, double alpha, double 
 }
 
 double recursive_doubling(const CollectiveSpec& p, size_t e, double alpha, double beta) {
-  Fold fold = fold_of(0, p.size);
+  PowerOfTwoFold fold = make_fold(0, p.size);
   return (floor_log2(fold.p) + 2 * fold.rounds()) * (alpha + bytes(p, e) * beta);
 }
 
 double halving_doubling(const CollectiveSpec& p, size_t e, double alpha, double beta) {
-  Fold fold = fold_of(0, p.size);
+  PowerOfTwoFold fold = make_fold(0, p.size);
   double s = bytes(p, e);
   return in_turn(2.0 * floor_log2(fold.p), 2.0 * (fold.p - 1) / fold.p * s, alpha, beta) +
          2 * fold.rounds() * (alpha + s * beta);
@@ -92,7 +93,7 @@ double tree(const CollectiveSpec& p, size_t e, double alpha, double beta) {
 
 double pipelined(const CollectiveSpec& p, size_t e, double alpha, double beta) {
   if (p.size == 1) return 0;
-  int s = line_segments(p);
+  int s = pipeline_segments(p);
   return (p.size - 2 + s) * (alpha + bytes(p, e) * beta / s);
 }
 
@@ -104,16 +105,16 @@ double naive(const CollectiveSpec& p, size_t e, double alpha, double beta) {
   return (p.size - 1) * (alpha + bytes(p, e) * beta);
 }
 
-double chunks_in_turn(const CollectiveSpec& p, size_t e, double alpha, double beta) {
+double linear_chunks(const CollectiveSpec& p, size_t e, double alpha, double beta) {
   return in_turn(p.size - 1, 1.0 * (p.size - 1) / p.size * bytes(p, e), alpha, beta);
 }
 
-double chunks_in_log(const CollectiveSpec& p, size_t e, double alpha, double beta) {
+double log_chunks(const CollectiveSpec& p, size_t e, double alpha, double beta) {
   return in_turn(ceil_log2(p.size), 1.0 * (p.size - 1) / p.size * bytes(p, e), alpha, beta);
 }
 
 double halving(const CollectiveSpec& p, size_t e, double alpha, double beta) {
-  Fold fold = fold_of(0, p.size);
+  PowerOfTwoFold fold = make_fold(0, p.size);
   double s = bytes(p, e);
   return in_turn(floor_log2(fold.p), 1.0 * (fold.p - 1) / fold.p * s, alpha, beta) +
          fold.rounds() * (2 * alpha + (s + s / p.size) * beta);

@@ -13,7 +13,7 @@ void direct_reduce_scatter(ScheduleBuilder& builder, const RankSequence& sequenc
     builder.send(sequence.at(sequence.me + k), chunk(from, n, sequence.me + k));
     builder.receive(sequence.at(sequence.me - k), term);
   }
-  // Has the round of the last exchange, which completes the terms.
+  // The reduction gets the round number of the last exchange, because that exchange delivers its last operand.
   if (n > 1) --builder.round;
   if (n > 1)
     builder.reduce(into, terms);

@@ -8,7 +8,7 @@
 namespace esp::comm {
 namespace {
 
-// Parent in tree 0: an in-order binary tree over 1 … N-1 below root 0.
+// Parent of rank r in tree 0. Ranks 1 … N-1 form an in-order binary tree; rank 0 is the parent of its root.
 int parent_below_zero(int r, int n) {
   if (r == 0) return -1;
   int low = r & -r, up = (r - low) | 2 * low;
@@ -19,7 +19,7 @@ int parent_below_zero(int r, int n) {
 
 DoubleTree::DoubleTree(int size) : size_(size) {
   auto n = static_cast<size_t>(size);
-  // Rank r has the position in tree 1 that image(r) has in tree 0.
+  // Tree 1 is tree 0 with the ranks renamed: rank r has the place in tree 1 that image(r) has in tree 0.
   auto image = [&](int r) { return size % 2 == 0 ? size - 1 - r : mod(r - 1, size); };
   auto back = [&](int r) { return size % 2 == 0 ? size - 1 - r : mod(r + 1, size); };
   for (int tree = 0; tree < 2; ++tree) {
@@ -45,12 +45,13 @@ int DoubleTree::slot(int tree, int child, bool up) const {
   return colours_[tree][static_cast<size_t>(child)] + (up ? 0 : 2);
 }
 
-// Two-colours the edges so that the two edges from a rank to its parents differ, and so do the two to its children.
-// Each edge has at most two such neighbours and cycles of them are even, so alternating colours works.
+// Gives every edge of the two trees colour 0 or 1. The edges from one rank to its two parents (one per tree) get
+// different colours, and so do the edges to its two children. Each edge thus has at most two conflicting edges, and all
+// cycles of conflicts have even length, so alternating the colours along a cycle works.
 void DoubleTree::colour() {
   for (int tree = 0; tree < 2; ++tree)
     for (int r = 0; r < size_; ++r) {
-      std::vector<std::pair<int, int>> walk;  // edges coloured, neighbours not yet seen to
+      std::vector<std::pair<int, int>> walk;  // coloured edges whose conflicting edges are not coloured yet
       if (parent(tree, r) >= 0 && colours_[tree][static_cast<size_t>(r)] < 0) {
         colours_[tree][static_cast<size_t>(r)] = 0;
         walk.push_back({tree, r});
@@ -74,7 +75,7 @@ void DoubleTree::colour() {
 
 int double_tree_segments(const CollectiveSpec& spec) {
   if (spec.segments > 0) return spec.segments;
-  // Long enough to hide a message's cost, short enough to fill the tree.
+  // About 16 K elements per segment: long enough to hide the latency of a message, short enough to fill the tree.
   return static_cast<int>(std::clamp<size_t>(spec.count / 2 / 16384, 1, 64));
 }
 

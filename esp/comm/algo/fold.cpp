@@ -2,8 +2,8 @@
 
 namespace esp::comm {
 
-Fold fold_of(int rank, int size) {
-  Fold fold;
+PowerOfTwoFold make_fold(int rank, int size) {
+  PowerOfTwoFold fold;
   fold.p = 1 << floor_log2(size);
   fold.rem = size - fold.p;
   if (rank < 2 * fold.rem) {
@@ -15,7 +15,7 @@ Fold fold_of(int rank, int size) {
   return fold;
 }
 
-void fold_in(ScheduleBuilder& builder, const Fold& fold, const BufferRegion& data) {
+void fold_in(ScheduleBuilder& builder, const PowerOfTwoFold& fold, const BufferRegion& data) {
   if (fold.partner >= 0) {
     if (fold.v < 0) builder.send(fold.partner, data);
     if (fold.v >= 0) builder.receive_reduce(fold.partner, data);
@@ -23,7 +23,7 @@ void fold_in(ScheduleBuilder& builder, const Fold& fold, const BufferRegion& dat
   builder.round += fold.rounds();
 }
 
-void fold_out(ScheduleBuilder& builder, const Fold& fold, const BufferRegion& data) {
+void fold_out(ScheduleBuilder& builder, const PowerOfTwoFold& fold, const BufferRegion& data) {
   if (fold.partner >= 0) {
     if (fold.v >= 0) builder.send(fold.partner, data);
     if (fold.v < 0) builder.receive(fold.partner, data);

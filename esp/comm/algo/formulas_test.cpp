@@ -1,5 +1,5 @@
-// Bytes, messages and rounds of every algorithm's schedules against the closed formulas, for every rank of 1 to 17
-// ranks and 27.
+// Compares bytes, messages and rounds of the schedules of every algorithm with the closed formulas, for every rank of
+// groups of 1 to 17 and of 27 ranks.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -18,7 +18,7 @@ using namespace closed;
 
 void expect_formula(const AlgorithmRow& row, const Formula& formula, CollectiveSpec spec, Count segments) {
   if (row.applies && !row.applies(spec).empty()) return;
-  auto specs = for_every_rank(spec);
+  auto specs = specs_for_all_ranks(spec);
   auto schedules = build_all(row, specs);
   SimulationResult simulated = simulate(schedules, 1, net::LinkCost{1, 1});
   Case c{spec.size, 0, spec.root, static_cast<Count>(spec.count), spec.shape.dims, static_cast<int>(segments)};
@@ -34,7 +34,7 @@ void expect_formula(const AlgorithmRow& row, const Formula& formula, CollectiveS
   }
 }
 
-TEST(Formulas, GiveBytesMessagesAndRoundsOfEveryRank) {
+TEST(ClosedForms, MatchSchedulesOfEveryRank) {
   for (const AlgorithmRow& row : algorithms()) {
     if (row.op == Op::all_to_all_v) continue;
     const Formula* formula = formula_of(row);
@@ -49,14 +49,14 @@ TEST(Formulas, GiveBytesMessagesAndRoundsOfEveryRank) {
           spec.size = size;
           spec.count = row.op == Op::barrier ? 0 : count;
           spec.root = root;
-          expect_formula(row, *formula, spec, 1);  // so short a buffer is one segment
+          expect_formula(row, *formula, spec, 1);  // a buffer this short has one segment
           spec.segments = 4;
           if (row.name.ends_with("pipelined") || row.name == "double_tree") expect_formula(row, *formula, spec, 4);
         }
   }
 }
 
-TEST(Formulas, HoldOnGivenGrids) {
+TEST(ClosedForms, MatchSchedulesOnGivenGrids) {
   for (const auto& dims : std::vector<std::vector<int>>{{4, 2}, {2, 4}, {3, 5}, {3, 3, 3}, {2, 2, 2, 2}, {2, 3, 4}})
     for (const AlgorithmRow& row : algorithms()) {
       const Formula* formula = formula_of(row);
@@ -71,15 +71,15 @@ TEST(Formulas, HoldOnGivenGrids) {
     }
 }
 
-// The commonly quoted totals, with equal chunks.
-TEST(Formulas, GiveTheQuotedTotals) {
+// Checks the totals quoted in the literature, with equal chunks.
+TEST(ClosedForms, MatchTotalsInLiterature) {
   for (int size : {2, 3, 4, 8, 12, 16, 27}) {
     CollectiveSpec spec;
     spec.size = size;
     spec.count = static_cast<size_t>(size) * 1000;
     auto sent = [&](std::string_view name) {
       const AlgorithmRow& row = find_algorithm(Op::all_reduce, name);
-      return simulate(build_all(row, for_every_rank(spec)), 4, net::LinkCost{}).ranks;
+      return simulate(build_all(row, specs_for_all_ranks(spec)), 4, net::LinkCost{}).ranks;
     };
     uint64_t s = spec.count * 4, n = static_cast<uint64_t>(size), total = 0;
     for (auto name : {"ring", "ring_shift0", "direct", "torus2d", "torus3d", "torus"})
@@ -94,18 +94,19 @@ TEST(Formulas, GiveTheQuotedTotals) {
   }
 }
 
-TEST(Formulas, CrossNodeTrafficIsTwoParts) {
-  // 2(M-1)/M·S leaves each node, through one port or through all.
+TEST(ClosedForms, MatchCrossNodeTraffic) {
+  // Each node must send 2(M-1)/M·S bytes to other nodes, whether through one port or through all ports.
   CollectiveSpec spec;
   spec.shape.dims = {4, 3};
   spec.size = 12;
   spec.count = 1200;
   for (auto name : {"hierarchical", "torus2d"}) {
-    auto schedules = build_all(find_algorithm(Op::all_reduce, name), for_every_rank(spec));
+    auto schedules = build_all(find_algorithm(Op::all_reduce, name), specs_for_all_ranks(spec));
     std::vector<size_t> across(3, 0);
     for (size_t r = 0; r < schedules.size(); ++r)
       for (const Action& action : schedules[r].actions)
-        if (action.act == Act::send && action.peer / 4 != static_cast<int>(r) / 4) across[r / 4] += action.region.count;
+        if (action.type == ActionType::send && action.peer / 4 != static_cast<int>(r) / 4)
+          across[r / 4] += action.region.count;
     for (size_t sent : across) EXPECT_EQ(sent, 2u * 2 * 1200 / 3) << name;
   }
 }

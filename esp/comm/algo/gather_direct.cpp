@@ -1,4 +1,4 @@
-// Every rank sends its chunk to the root, one after the other.
+// Direct gather: the root receives the chunk of one rank after another.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

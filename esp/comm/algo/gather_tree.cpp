@@ -1,5 +1,6 @@
-// Binomial gather: for mask = 1, 2, 4, … position v with that bit sends the blocks [v, v + mask) to v - mask and stops.
-// Blocks travel in the order of positions; the root puts a run that wraps past rank N-1 in place at the end.
+// Binomial gather. Position v counts from the root. For mask = 1, 2, 4, … a position v with that bit set sends the
+// blocks [v, v + mask) to position v - mask and is finished. Blocks travel in order of position. If the collected
+// blocks wrap past rank N-1, the root copies them to its output in rank order at the end.
 #include <algorithm>
 
 #include "esp/comm/algo/algorithms.h"
@@ -12,7 +13,7 @@ Schedule gather_tree(const CollectiveSpec& spec) {
   RankSequence sequence = ranks_from(spec, spec.root);
   int v = sequence.me, n = sequence.size();
   BufferRegion all = output(0, spec.count);
-  // Elements in blocks [first, last) of positions.
+  // Number of elements in the blocks of positions [first, last).
   auto elements = [&](int first, int last) {
     size_t sum = 0;
     for (int b = first; b < last; ++b) sum += chunk(all, n, sequence.at(b)).count;
@@ -22,7 +23,8 @@ Schedule gather_tree(const CollectiveSpec& spec) {
   int subtree = 1;
   while (v % (2 * subtree) == 0 && v + subtree < n) subtree *= 2;
   int last = std::min(v + subtree, n);
-  // The root's blocks go directly to the output unless their run wraps; others collect in scratch.
+  // Where this position collects blocks. The root (if it is rank 0) collects in the output, other interior positions in
+  // scratch; a leaf sends from its input.
   BufferRegion held = v == 0 && spec.root == 0 ? all
                       : last - v > 1           ? builder.scratch(elements(v, last))
                                                : input(0, own_count);
@@ -38,7 +40,7 @@ Schedule gather_tree(const CollectiveSpec& spec) {
     builder.copy(output(spec.count - wrap, wrap), piece(held, {0, wrap}));
     builder.copy(output(0, spec.count - wrap), piece(held, {wrap, spec.count - wrap}));
   }
-  if (v == 0 && held.buffer == Buffer::input) builder.copy(all, held);  // alone
+  if (v == 0 && held.buffer == Buffer::input) builder.copy(all, held);  // group of one rank
   return builder.finish();
 }
 

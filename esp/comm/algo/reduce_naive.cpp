@@ -1,4 +1,4 @@
-// Every rank sends the root its whole vector; the root sums in rank order, rounding once.
+// Naive reduce: every rank sends its whole vector to the root, which sums in rank order with a single rounding.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

@@ -1,5 +1,5 @@
-// The pipelined broadcast reversed: segments travel from the far end of the line to the root and pick up each rank's
-// values on the way. Order x_{root}, + (x_{root+1} + (… + x_{root-1})). K - 2 + s rounds.
+// The pipelined broadcast in reverse: segments travel from the far end of the chain to the root, and each rank adds its
+// values. The order is x_{root} + (x_{root+1} + (… + x_{root-1})). Takes K - 2 + s rounds.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 #include "esp/comm/algo/segments.h"
@@ -9,7 +9,7 @@ namespace esp::comm {
 Schedule reduce_ring_pipelined(const CollectiveSpec& spec) {
   ScheduleBuilder builder;
   RankSequence sequence = ranks_from(spec, spec.root);
-  int v = sequence.me, n = sequence.size(), s = line_segments(spec);
+  int v = sequence.me, n = sequence.size(), s = pipeline_segments(spec);
   BufferRegion in = input(0, spec.count), sum = output(0, spec.count);
   if (v != 0) sum = v == n - 1 ? in : builder.scratch(spec.count);
   if (sum.buffer != Buffer::input) builder.copy(sum, in);

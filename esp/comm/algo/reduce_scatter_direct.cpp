@@ -1,4 +1,4 @@
-// Every rank receives its chunk from all others and sums in rank order, for any chunking.
+// Direct reduce-scatter: every rank receives its chunk from all other ranks and sums in rank order, for any chunking.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

@@ -1,6 +1,6 @@
-// Recursive halving alone, d = p/2, …, 1, so that virtual rank v ends with block v. For other sizes than 2^k the even
-// ranks of the first 2·rem fold into their right neighbours, whose block is then two chunks, 2v and 2v + 1; the blocks
-// stay in order, and at the end the neighbour hands chunk 2v back.
+// Recursive halving without the doubling phase, d = p/2, …, 1, so that virtual rank v ends with block v. If the size is
+// not a power of two, each even rank of the first 2·rem ranks first folds into its right neighbour. The block of this
+// neighbour has two chunks, 2v and 2v + 1. Blocks stay in order; at the end the neighbour sends chunk 2v back.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 
@@ -9,7 +9,7 @@ namespace esp::comm {
 Schedule reduce_scatter_halving_doubling(const CollectiveSpec& spec) {
   ScheduleBuilder builder;
   int n = spec.size, r = spec.rank;
-  Fold fold = fold_of(r, n);
+  PowerOfTwoFold fold = make_fold(r, n);
   BufferRegion in = input(0, spec.count), own = output(0, chunk_of(spec.count, n, r).count);
   if (n == 1) builder.copy(own, in);
   // First chunk of block v.
@@ -21,7 +21,7 @@ Schedule reduce_scatter_halving_doubling(const CollectiveSpec& spec) {
   int lo = 0, hi = fold.p;
   for (int d = fold.p / 2; d >= 1; d /= 2, ++builder.round) {
     if (fold.v < 0) continue;
-    bool fresh = d == fold.p / 2 && fold.partner < 0;  // nothing summed yet: send from the input
+    bool fresh = d == fold.p / 2 && fold.partner < 0;  // no sum has been computed yet, so the input is sent
     bool upper = (fold.v & d) != 0;
     int middle = lo + d, peer = fold.real(fold.v ^ d);
     builder.send(peer, upper ? blocks(fresh ? in : sum, lo, middle) : blocks(fresh ? in : sum, middle, hi));

@@ -1,5 +1,5 @@
-// The first half of the ring all-reduce. The input is unchanged, so partial sums use two scratch slots: one is sent
-// while the other receives. Chunk k sums x_{k+1}, …, x_k.
+// The reduce-scatter half of the ring all-reduce. The input must not change, so partial sums use two scratch slots: one
+// is sent while the other receives. Chunk k is summed in the order x_{k+1}, x_{k+2}, …, x_k.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

@@ -1,4 +1,4 @@
-// The root sends every rank its chunk, one after the other.
+// Direct scatter: the root sends each rank its chunk, one after another.
 #include "esp/comm/algo/algorithms.h"
 #include "esp/comm/algo/phases.h"
 

@@ -1,4 +1,4 @@
-// Binomial scatter, the mirror image of the gather: position v passes on the blocks of each subtree below it.
+// Binomial scatter, the mirror image of the binomial gather: position v forwards the blocks of each of its subtrees.
 #include <algorithm>
 
 #include "esp/comm/algo/algorithms.h"
@@ -21,7 +21,8 @@ Schedule scatter_tree(const CollectiveSpec& spec) {
   while (v % (2 * subtree) == 0 && v + subtree < n) subtree *= 2;
   int last = std::min(v + subtree, n);
   BufferRegion held = v == 0 && spec.root == 0 ? in : last - v > 1 ? builder.scratch(elements(v, last)) : own;
-  if (v == 0 && held.buffer == Buffer::scratch) {  // in order of positions, so that a subtree's blocks are one run
+  // The root orders its blocks by position, so that the blocks of each subtree are contiguous.
+  if (v == 0 && held.buffer == Buffer::scratch) {
     size_t wrap = elements(0, n - spec.root);
     builder.copy(piece(held, {0, wrap}), piece(in, {spec.count - wrap, wrap}));
     builder.copy(piece(held, {wrap, spec.count - wrap}), piece(in, {0, spec.count - wrap}));

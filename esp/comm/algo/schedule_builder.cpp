@@ -30,26 +30,27 @@ BufferRegion chunks(const BufferRegion& whole, int n, int first, int last) {
 }
 
 void ScheduleBuilder::send(int peer, BufferRegion what) {
-  if (what.count > 0) schedule_.actions.push_back({Act::send, round, peer, what, {}});
+  if (what.count > 0) schedule_.actions.push_back({ActionType::send, round, peer, what, {}});
 }
 void ScheduleBuilder::receive(int peer, BufferRegion into) {
-  if (into.count > 0) schedule_.actions.push_back({Act::receive, round, peer, into, {}});
+  if (into.count > 0) schedule_.actions.push_back({ActionType::receive, round, peer, into, {}});
 }
 void ScheduleBuilder::receive_reduce(int peer, BufferRegion into) {
-  if (into.count > 0) schedule_.actions.push_back({Act::receive_reduce, round, peer, into, {}});
+  if (into.count > 0) schedule_.actions.push_back({ActionType::receive_reduce, round, peer, into, {}});
 }
 void ScheduleBuilder::copy(BufferRegion into, BufferRegion from) {
-  ESP_CHECK(into.count == from.count, "copy of {} into {}", from.count, into.count);
-  if (into.count > 0) schedule_.actions.push_back({Act::copy, round, -1, into, {from}});
+  ESP_CHECK(into.count == from.count, "copy: got a source of {} elements; expected {}, the size of the destination",
+            from.count, into.count);
+  if (into.count > 0) schedule_.actions.push_back({ActionType::copy, round, -1, into, {from}});
 }
 void ScheduleBuilder::reduce(BufferRegion into, std::vector<BufferRegion> sources) {
-  if (into.count > 0) schedule_.actions.push_back({Act::reduce, round, -1, into, std::move(sources)});
+  if (into.count > 0) schedule_.actions.push_back({ActionType::reduce, round, -1, into, std::move(sources)});
 }
 void ScheduleBuilder::signal(int peer) {
-  schedule_.actions.push_back({Act::send, round, peer, {Buffer::scratch, 0, 0}, {}});
+  schedule_.actions.push_back({ActionType::send, round, peer, {Buffer::scratch, 0, 0}, {}});
 }
-void ScheduleBuilder::await(int peer) {
-  schedule_.actions.push_back({Act::receive, round, peer, {Buffer::scratch, 0, 0}, {}});
+void ScheduleBuilder::wait_for_signal(int peer) {
+  schedule_.actions.push_back({ActionType::receive, round, peer, {Buffer::scratch, 0, 0}, {}});
 }
 
 BufferRegion ScheduleBuilder::scratch(size_t count) {
@@ -58,14 +59,15 @@ BufferRegion ScheduleBuilder::scratch(size_t count) {
   return fresh;
 }
 
-// Within a round sends precede receives, as far as their data is ready: a rank that runs strictly in order must not
-// wait for a message while it holds back the one its peer waits for.
+// Within each round, moves sends before receives, unless the data of the send comes from a receive. A rank that runs
+// strictly in order must send the message its peer waits for before it waits itself.
 static void sends_first(std::vector<Action>& actions) {
   for (size_t i = 1; i < actions.size(); ++i) {
-    if (actions[i].act != Act::send) continue;
+    if (actions[i].type != ActionType::send) continue;
     for (size_t at = i; at > 0; --at) {
       Action &earlier = actions[at - 1], &send = actions[at];
-      if (earlier.round != send.round || earlier.act == Act::send || earlier.region.overlaps(send.region)) break;
+      if (earlier.round != send.round || earlier.type == ActionType::send || earlier.region.overlaps(send.region))
+        break;
       std::swap(earlier, send);
     }
   }
@@ -73,7 +75,7 @@ static void sends_first(std::vector<Action>& actions) {
 
 Schedule ScheduleBuilder::finish() {
   schedule_.num_rounds = round;
-  // Actions after the last exchange (an unpacking copy) belong to its round.
+  // Actions after the last exchange (for example a copy that unpacks data) belong to the round of that exchange.
   for (Action& action : schedule_.actions) action.round = std::min(action.round, std::max(0, round - 1));
   std::stable_sort(schedule_.actions.begin(), schedule_.actions.end(),
                    [](const Action& a, const Action& b) { return a.round < b.round; });
@@ -110,7 +112,7 @@ RankSequence ranks_along(const RankGrid& shape, int rank, int axis) {
 
 namespace {
 
-// The larger factor of the most even factorisation of n into two.
+// Returns the larger of two factors of n that are as equal as possible.
 int even_split(int n) {
   int small = static_cast<int>(std::sqrt(static_cast<double>(n)) + 0.5);
   while (small > 1 && n % small != 0) --small;
@@ -121,7 +123,8 @@ int sum_of(const std::vector<int>& dims) {
   return std::accumulate(dims.begin(), dims.end(), 0);
 }
 
-// The factorisation of n into k factors with the smallest sum, which has the fewest rounds; largest factor first.
+// Splits n into k factors with the smallest sum, because that gives the fewest rounds. `best` receives the factors,
+// largest first. Recursive: `now` holds the factors chosen so far.
 void most_even(int n, int k, int at_most, std::vector<int>& now, std::vector<int>& best) {
   if (k == 1) {
     if (n > at_most) return;

@@ -5,7 +5,7 @@
 
 namespace esp::comm {
 
-// spec.segments when given. Otherwise about 16 K elements per segment, at most 256 segments.
-int line_segments(const CollectiveSpec& spec);
+// spec.segments if set. Otherwise about 16 K elements per segment, at most 256 segments.
+int pipeline_segments(const CollectiveSpec& spec);
 
 }  // namespace esp::comm

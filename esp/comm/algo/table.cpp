@@ -24,7 +24,7 @@ std::string power_of_two(const CollectiveSpec& spec) {
 
 std::string divides(const CollectiveSpec& spec) {
   if (spec.count % static_cast<size_t>(spec.size) == 0) return "";
-  return fmt::format("needs a count that is a multiple of {} ranks; got {}", spec.size, spec.count);
+  return fmt::format("needs a count that is a multiple of the {} ranks; got {}", spec.size, spec.count);
 }
 
 std::string shaped_and_divides(const CollectiveSpec& spec) {
@@ -32,29 +32,31 @@ std::string shaped_and_divides(const CollectiveSpec& spec) {
   return wrong.empty() ? grid_problem(spec, 2) : wrong;
 }
 
-// Ids in tags are indices into this table: all ranks of a job run the same build. The first row of an op supports every
-// case.
+// Algorithm ids in tags are indices into this table; all ranks of a job run the same build. The first row of each op
+// supports every case.
 constexpr AlgorithmRow kAlgorithms[] = {
-    {"ring", Op::all_reduce, "reduce-scatter and all-gather round a ring; large buffers, few ranks", all_reduce_ring,
-     nullptr, cost::ring_all_reduce},
-    {"ring_shift0", Op::all_reduce, "the ring as textbooks draw it: rank r ends the first half with chunk r+1",
+    {"ring", Op::all_reduce, "reduce-scatter and all-gather around a ring; for large buffers and few ranks",
+     all_reduce_ring, nullptr, cost::ring_all_reduce},
+    {"ring_shift0", Op::all_reduce, "the textbook ring: rank r ends the reduce-scatter with the sum of chunk r+1",
      all_reduce_ring_shift0, nullptr, cost::ring_all_reduce},
-    {"ring_bidirectional", Op::all_reduce, "half the buffer each way round, so links work in both directions",
-     all_reduce_ring_bidirectional, nullptr, cost::ring_bidirectional},
-    {"naive", Op::all_reduce, "gather to rank 0, sum, send back; for reference", all_reduce_naive, nullptr,
-     cost::naive_all_reduce},
-    {"direct", Op::all_reduce, "sums in rank order whatever the chunking", all_reduce_direct, nullptr,
+    {"ring_bidirectional", Op::all_reduce,
+     "two opposite rings, one per half of the buffer; uses both directions of each link", all_reduce_ring_bidirectional,
+     nullptr, cost::ring_bidirectional},
+    {"naive", Op::all_reduce, "rank 0 receives all buffers, sums them and sends the sum back; a reference",
+     all_reduce_naive, nullptr, cost::naive_all_reduce},
+    {"direct", Op::all_reduce, "sums in rank order for any chunking", all_reduce_direct, nullptr,
      cost::ring_all_reduce},
-    {"recursive_doubling", Op::all_reduce, "butterfly on the whole buffer; small buffers",
+    {"recursive_doubling", Op::all_reduce, "butterfly exchange of the whole buffer; for small buffers",
      all_reduce_recursive_doubling, nullptr, cost::recursive_doubling},
-    {"halving_doubling", Op::all_reduce, "recursive halving and doubling; middle sizes, best for powers of two",
+    {"halving_doubling", Op::all_reduce, "recursive halving and doubling; for medium buffers and power-of-two sizes",
      all_reduce_halving_doubling, nullptr, cost::halving_doubling},
-    {"tree", Op::all_reduce, "binomial reduce and broadcast; tiny buffers", all_reduce_tree, nullptr,
+    {"tree", Op::all_reduce, "binomial-tree reduce and broadcast; for tiny buffers", all_reduce_tree, nullptr,
      cost::tree_all_reduce},
-    {"double_tree", Op::all_reduce, "two binary trees, pipelined; many ranks", all_reduce_double_tree, nullptr,
+    {"double_tree", Op::all_reduce, "two pipelined binary trees; for many ranks", all_reduce_double_tree, nullptr,
      cost::double_tree},
-    {"hierarchical", Op::all_reduce, "leader per node, ring among leaders; shape ranks-per-node x nodes",
-     all_reduce_hierarchical, shaped<2>, cost::hierarchical_all_reduce},
+    {"hierarchical", Op::all_reduce,
+     "reduction to one leader per node, ring among leaders; shape: ranks per node x nodes", all_reduce_hierarchical,
+     shaped<2>, cost::hierarchical_all_reduce},
     {"torus2d", Op::all_reduce, "reduce-scatter and all-gather along two axes", all_reduce_torus2d, shaped<2>,
      cost::torus2d},
     {"mesh2d", Op::all_reduce, "a full all-reduce along rows, then along columns", all_reduce_mesh2d, shaped<2>,
@@ -64,47 +66,49 @@ constexpr AlgorithmRow kAlgorithms[] = {
     {"torus", Op::all_reduce, "reduce-scatter and all-gather along every axis of the shape", all_reduce_torus,
      shaped<0>, cost::torus},
 
-    {"tree", Op::broadcast, "binomial", broadcast_tree, nullptr, cost::tree},
-    {"ring_pipelined", Op::broadcast, "segments down a line of ranks; large buffers", broadcast_ring_pipelined, nullptr,
-     cost::pipelined},
-    {"scatter_allgather", Op::broadcast, "binomial scatter, ring all-gather; large buffers, many ranks",
+    {"tree", Op::broadcast, "binomial tree", broadcast_tree, nullptr, cost::tree},
+    {"ring_pipelined", Op::broadcast, "segments pipelined along a chain of ranks; for large buffers",
+     broadcast_ring_pipelined, nullptr, cost::pipelined},
+    {"scatter_allgather", Op::broadcast, "binomial-tree scatter and ring all-gather; for large buffers and many ranks",
      broadcast_scatter_allgather, nullptr, cost::scatter_allgather},
-    {"naive", Op::broadcast, "the root sends to one after the other; for reference", broadcast_naive, nullptr,
+    {"naive", Op::broadcast, "the root sends to one rank after another; a reference", broadcast_naive, nullptr,
      cost::naive},
 
-    {"tree", Op::reduce, "binomial", reduce_tree, nullptr, cost::tree},
-    {"ring_pipelined", Op::reduce, "segments up a line of ranks; large buffers", reduce_ring_pipelined, nullptr,
-     cost::pipelined},
-    {"naive", Op::reduce, "all send to the root, which sums in rank order", reduce_naive, nullptr, cost::naive},
+    {"tree", Op::reduce, "binomial tree", reduce_tree, nullptr, cost::tree},
+    {"ring_pipelined", Op::reduce, "segments pipelined along a chain of ranks to the root; for large buffers",
+     reduce_ring_pipelined, nullptr, cost::pipelined},
+    {"naive", Op::reduce, "all ranks send to the root, which sums in rank order", reduce_naive, nullptr, cost::naive},
 
-    {"ring", Op::reduce_scatter, "partial sums round a ring", reduce_scatter_ring, nullptr, cost::chunks_in_turn},
-    {"direct", Op::reduce_scatter, "sums in rank order whatever the chunking", reduce_scatter_direct, nullptr,
-     cost::chunks_in_turn},
-    {"halving_doubling", Op::reduce_scatter, "recursive halving; best for powers of two",
+    {"ring", Op::reduce_scatter, "partial sums travel around a ring", reduce_scatter_ring, nullptr,
+     cost::linear_chunks},
+    {"direct", Op::reduce_scatter, "sums in rank order for any chunking", reduce_scatter_direct, nullptr,
+     cost::linear_chunks},
+    {"halving_doubling", Op::reduce_scatter, "recursive halving; for power-of-two sizes",
      reduce_scatter_halving_doubling, nullptr, cost::halving},
 
-    {"ring", Op::all_gather, "chunks round a ring", all_gather_ring, nullptr, cost::chunks_in_turn},
-    {"bruck", Op::all_gather, "log N messages for any number of ranks; small buffers", all_gather_bruck, nullptr,
-     cost::chunks_in_log},
-    {"recursive_doubling", Op::all_gather, "log N messages, no rotation; powers of two", all_gather_recursive_doubling,
-     power_of_two, cost::chunks_in_log},
-    {"pairwise", Op::all_gather, "each chunk straight to each rank", all_gather_pairwise, nullptr,
-     cost::chunks_in_turn},
+    {"ring", Op::all_gather, "chunks travel around a ring", all_gather_ring, nullptr, cost::linear_chunks},
+    {"bruck", Op::all_gather, "log N messages for any number of ranks; for small buffers", all_gather_bruck, nullptr,
+     cost::log_chunks},
+    {"recursive_doubling", Op::all_gather, "log N messages without a final rotation; for power-of-two sizes",
+     all_gather_recursive_doubling, power_of_two, cost::log_chunks},
+    {"pairwise", Op::all_gather, "every rank sends its chunk directly to every other rank", all_gather_pairwise,
+     nullptr, cost::linear_chunks},
 
-    {"pairwise", Op::all_to_all, "each block straight to its rank", all_to_all_pairwise, divides, cost::chunks_in_turn},
-    {"bruck", Op::all_to_all, "log N messages, blocks forwarded; small blocks", all_to_all_bruck, divides,
+    {"pairwise", Op::all_to_all, "each block goes directly to its rank", all_to_all_pairwise, divides,
+     cost::linear_chunks},
+    {"bruck", Op::all_to_all, "log N messages that forward blocks; for small blocks", all_to_all_bruck, divides,
      cost::bruck_all_to_all},
-    {"hierarchical", Op::all_to_all, "within the node, then across; shape ranks-per-node x nodes",
+    {"hierarchical", Op::all_to_all, "exchange within the node, then between nodes; shape: ranks per node x nodes",
      all_to_all_hierarchical, shaped_and_divides, cost::hierarchical_all_to_all},
 
-    {"pairwise", Op::all_to_all_v, "each block straight to its rank", all_to_all_v_pairwise, nullptr,
+    {"pairwise", Op::all_to_all_v, "each block goes directly to its rank", all_to_all_v_pairwise, nullptr,
      cost::all_to_all_v},
 
-    {"tree", Op::gather, "binomial", gather_tree, nullptr, cost::chunks_in_log},
-    {"direct", Op::gather, "all send to the root", gather_direct, nullptr, cost::chunks_in_turn},
+    {"tree", Op::gather, "binomial tree", gather_tree, nullptr, cost::log_chunks},
+    {"direct", Op::gather, "all ranks send to the root", gather_direct, nullptr, cost::linear_chunks},
 
-    {"tree", Op::scatter, "binomial", scatter_tree, nullptr, cost::chunks_in_log},
-    {"direct", Op::scatter, "the root sends to all", scatter_direct, nullptr, cost::chunks_in_turn},
+    {"tree", Op::scatter, "binomial tree", scatter_tree, nullptr, cost::log_chunks},
+    {"direct", Op::scatter, "the root sends to all ranks", scatter_direct, nullptr, cost::linear_chunks},
 
     {"dissemination", Op::barrier, "log N rounds of signals", barrier_dissemination, nullptr, cost::barrier},
 };

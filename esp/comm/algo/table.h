@@ -1,4 +1,4 @@
-// The table of collective algorithms: one row each, its function in algo/<collective>_<name>.cpp.
+// The table of collective algorithms. Each row is implemented in algo/<collective>_<name>.cpp.
 #pragma once
 
 #include <span>
@@ -11,16 +11,17 @@ namespace esp::comm {
 
 std::span<const AlgorithmRow> algorithms();
 
-// UsageError lists the names known for this op.
+// Throws UsageError listing the known names of this op.
 const AlgorithmRow& find_algorithm(Op op, std::string_view name);
 
-// Algorithm ids in tags: the row's index, or one of the two constants below. -1: none chosen yet.
+// An algorithm id, as used in tags, is the index of the algorithm's row or one of the two constants below; -1 means
+// that no algorithm is chosen yet.
 inline constexpr int kFusedAlgorithm = 4000;
-inline constexpr int kFileAlgorithm = 4001;  // a schedule the user supplied
+inline constexpr int kFileAlgorithm = 4001;  // a schedule supplied by the user
 int algorithm_id(const AlgorithmRow& row);
-std::string_view algorithm_name(int id);  // "unknown" for an id outside the table
+std::string_view algorithm_name(int id);  // returns "unknown" for an id outside the table
 
-// The rows of one op, in order.
+// The rows of one op, in table order.
 std::vector<const AlgorithmRow*> algorithms_for(Op op);
 
 }  // namespace esp::comm

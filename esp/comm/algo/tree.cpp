@@ -1,5 +1,5 @@
-// Binomial trees over a line whose position 0 is the root. With mask = 1, 2, 4, … a position v that is a multiple of
-// 2·mask has the child v + mask; broadcast goes through the masks downwards, reduce upwards.
+// Binomial trees over a rank sequence in which position 0 is the root. For mask = 1, 2, 4, … a position v that is a
+// multiple of 2·mask has the child v + mask. Broadcast visits the masks in descending order, reduce in ascending order.
 #include <algorithm>
 
 #include "esp/comm/algo/phases.h"

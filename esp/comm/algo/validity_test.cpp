@@ -1,4 +1,5 @@
-// Every row of the table, proven for sizes 1 to 17 and 27, awkward counts and every root, whole and sliced.
+// The validator proves every algorithm of the table: 1 to 17 and 27 ranks, counts that are not divisible, every root,
+// whole and sliced messages.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -28,18 +29,19 @@ std::string label(const AlgorithmRow& row, const CollectiveSpec& p) {
 
 void expect_valid(const AlgorithmRow& row, const CollectiveSpec& spec) {
   if (row.applies && !row.applies(spec).empty()) return;
-  std::vector<CollectiveSpec> specs = for_every_rank(spec);
+  std::vector<CollectiveSpec> specs = specs_for_all_ranks(spec);
   std::vector<Schedule> schedules = build_all(row, specs);
   EXPECT_EQ(find_fault(specs, schedules), "") << label(row, spec);
   for (Schedule& schedule : schedules) schedule = slice(schedule, 7);
   EXPECT_EQ(find_fault(specs, schedules), "") << "sliced, " << label(row, spec);
 }
 
-class EveryAlgorithm : public testing::TestWithParam<size_t> {};
+class AlgorithmValidity : public testing::TestWithParam<size_t> {};
 
-TEST_P(EveryAlgorithm, IsProvenForEverySizeCountAndRoot) {
+TEST_P(AlgorithmValidity, EveryAlgorithmPassesForAllSizesCountsAndRoots) {
   const AlgorithmRow& row = algorithms()[GetParam()];
-  if (row.op == Op::all_to_all_v) return;  // below: its problem has counts per peer
+  // all_to_all_v needs counts per peer; AllToAllV.PairwisePassesValidatorForIrregularCounts tests it
+  if (row.op == Op::all_to_all_v) return;
   for (int size : all_sizes()) {
     auto n = static_cast<size_t>(size);
     std::vector<size_t> counts = {0, 1, n - 1, n, n + 1, 1000, 3 * n * n};
@@ -59,13 +61,13 @@ TEST_P(EveryAlgorithm, IsProvenForEverySizeCountAndRoot) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, EveryAlgorithm, testing::Range<size_t>(0, algorithms().size()),
+INSTANTIATE_TEST_SUITE_P(AlgorithmTable, AlgorithmValidity, testing::Range<size_t>(0, algorithms().size()),
                          [](const testing::TestParamInfo<size_t>& which) {
                            const AlgorithmRow& row = algorithms()[which.param];
                            return fmt::format("{}_{}", name_of(row.op), row.name);
                          });
 
-TEST(Algorithms, AreProvenOnGridsOfEveryShape) {
+TEST(Algorithms, PassValidatorOnGridsOfEveryShape) {
   const std::vector<std::vector<int>> shapes = {{4, 2},    {2, 4},       {8, 1}, {1, 8},   {5, 3},
                                                 {3, 3, 3}, {2, 2, 2, 2}, {4},    {2, 3, 2}};
   for (const AlgorithmRow& row : algorithms()) {
@@ -83,11 +85,11 @@ TEST(Algorithms, AreProvenOnGridsOfEveryShape) {
   }
 }
 
-TEST(AllToAllV, IsProvenForIrregularCounts) {
+TEST(AllToAllV, PairwisePassesValidatorForIrregularCounts) {
   const AlgorithmRow& row = find_algorithm(Op::all_to_all_v, "pairwise");
   for (int size : all_sizes()) {
     auto n = static_cast<size_t>(size);
-    // counts[s][d]: from s to d; a third of them nothing.
+    // counts[s][d]: number of elements that rank s sends to rank d; a third of the counts are 0.
     std::vector<std::vector<size_t>> send(n, std::vector<size_t>(n)), recv = send, send_at = send, recv_at = send;
     for (size_t s = 0; s < n; ++s)
       for (size_t d = 0; d < n; ++d) send[s][d] = recv[d][s] = random_bits(7, 1, s * n + d) % 9 / 3 * (s + 1);
@@ -98,7 +100,7 @@ TEST(AllToAllV, IsProvenForIrregularCounts) {
     CollectiveSpec spec;
     spec.op = Op::all_to_all_v;
     spec.size = size;
-    std::vector<CollectiveSpec> specs = for_every_rank(spec);
+    std::vector<CollectiveSpec> specs = specs_for_all_ranks(spec);
     for (size_t r = 0; r < n; ++r) {
       specs[r].send_counts = send[r];
       specs[r].send_offsets = send_at[r];
@@ -109,7 +111,7 @@ TEST(AllToAllV, IsProvenForIrregularCounts) {
   }
 }
 
-TEST(Table, ListsTheKnownNamesOfTheOp) {
+TEST(AlgorithmTable, ErrorListsKnownNames) {
   EXPECT_EQ(find_algorithm(Op::broadcast, "tree").op, Op::broadcast);
   try {
     find_algorithm(Op::all_gather, "rinng");

@@ -1,4 +1,4 @@
-// NCCL behind the communicator, with a world of one on one GPU; two ranks on one GPU must be rejected.
+// Tests the NCCL communicator with a world of one rank on one GPU. Two ranks on one GPU must be rejected.
 #include "esp/comm/nccl/nccl.h"
 
 #include <gtest/gtest.h>
@@ -23,10 +23,10 @@ class NcclOnGpu : public testing::Test {
   }
 };
 
-// One rank, numbers on its GPU.
-struct Alone {
-  explicit Alone(net::World& world)
-      : host(make_communicator(world, world.everyone(), test_options("inproc"))),
+// A communicator of one rank, with test data on its GPU.
+struct SingleRankGpu {
+  explicit SingleRankGpu(net::World& world)
+      : host(make_communicator(world, world.world_group(), test_options("inproc"))),
         comm(make_nccl(*host, stream, account)) {}
 
   float* put(const std::vector<float>& values) {
@@ -50,9 +50,9 @@ struct Alone {
   std::unique_ptr<Communicator> host, comm;
 };
 
-TEST_F(NcclOnGpu, EveryCallWorksOnOneRank) {
+TEST_F(NcclOnGpu, RunsEveryCallOnOneRank) {
   net::run_threads(1, [](net::World& world) {
-    Alone one(world);
+    SingleRankGpu one(world);
     const std::vector<float> numbers = {1, 2, 3, 4, 5};
     for (Op op : {Op::broadcast, Op::reduce, Op::all_reduce, Op::reduce_scatter, Op::all_gather, Op::all_to_all,
                   Op::gather, Op::scatter}) {
@@ -71,9 +71,9 @@ TEST_F(NcclOnGpu, EveryCallWorksOnOneRank) {
   });
 }
 
-TEST_F(NcclOnGpu, GroupedCallsDeliverTheirChunks) {
+TEST_F(NcclOnGpu, DeliversChunksOfGroupedCalls) {
   net::run_threads(1, [](net::World& world) {
-    Alone one(world);
+    SingleRankGpu one(world);
     const std::vector<size_t> counts = {2}, from = {1}, to = {3};
     Call pieces;
     pieces.op = Op::all_to_all_v;
@@ -98,9 +98,9 @@ TEST_F(NcclOnGpu, GroupedCallsDeliverTheirChunks) {
   });
 }
 
-TEST_F(NcclOnGpu, UnsupportedCallsUseTheHost) {
+TEST_F(NcclOnGpu, RoutesUnsupportedCallsToHost) {
   net::run_threads(1, [](net::World& world) {
-    Alone one(world);
+    SingleRankGpu one(world);
     double host = 3;
     one.comm->all_reduce(&host, &host, 1, DType::f64, ReduceOp::sum);
     EXPECT_EQ(host, 3);
@@ -122,12 +122,12 @@ TEST_F(NcclOnGpu, UnsupportedCallsUseTheHost) {
 
 TEST_F(NcclOnGpu, RejectsRanksThatShareAGpu) {
   net::run_threads(1, [](net::World& world) {
-    const auto host = make_communicator(world, world.everyone(), test_options("inproc"));
-    EXPECT_EQ(why_not_nccl(*host, kGpu), "");
+    const auto host = make_communicator(world, world.world_group(), test_options("inproc"));
+    EXPECT_EQ(nccl_unsupported_reason(*host, kGpu), "");
   });
   net::run_threads(2, [](net::World& world) {
-    const auto host = make_communicator(world, world.everyone(), test_options("inproc"));
-    EXPECT_EQ(why_not_nccl(*host, kGpu).find("ranks 0 and 1 share a GPU"), 0u);
+    const auto host = make_communicator(world, world.world_group(), test_options("inproc"));
+    EXPECT_EQ(nccl_unsupported_reason(*host, kGpu).find("ranks 0 and 1 share a GPU"), 0u);
   });
 }
 

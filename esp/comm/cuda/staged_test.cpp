@@ -1,4 +1,5 @@
-// Ranks as threads, all on one GPU. Skipped without a GPU.
+// Tests of the staged communicator (comm/staged.h). The ranks are threads that share one GPU. Without a GPU the tests
+// are skipped.
 #include "esp/comm/staged.h"
 
 #include <gtest/gtest.h>
@@ -16,11 +17,11 @@ namespace {
 using namespace std::chrono_literals;
 constexpr device::Device kGpu{device::DeviceKind::cuda, 0};
 
-// One rank's GPU, its communicator and numbers there.
-struct Rank {
-  explicit Rank(net::World& world)
+// The GPU context, the communicator and the test data of one rank.
+struct GpuRank {
+  explicit GpuRank(net::World& world)
       : number(world.rank),
-        comm(make_staged(make_communicator(world, world.everyone(), test_options("inproc")), stream, account)) {}
+        comm(make_staged(make_communicator(world, world.world_group(), test_options("inproc")), stream, account)) {}
 
   int* put(const std::vector<int>& values) {
     auto* there = reinterpret_cast<int*>(
@@ -44,21 +45,21 @@ struct Rank {
   std::unique_ptr<Communicator> comm;
 };
 
-class Staged : public testing::Test {
+class StagedCommunicator : public testing::Test {
  protected:
   void SetUp() override {
     if (device::survey_gpus().gpus.empty()) GTEST_SKIP() << device::survey_gpus().problem;
   }
-  static void with_ranks(int size, const std::function<void(Rank&)>& body) {
+  static void with_ranks(int size, const std::function<void(GpuRank&)>& body) {
     net::run_threads(size, [&](net::World& world) {
-      Rank rank(world);
+      GpuRank rank(world);
       body(rank);
     });
   }
 };
 
-TEST_F(Staged, SumsInPlaceWhileMoreIsQueued) {
-  with_ranks(3, [](Rank& r) {
+TEST_F(StagedCommunicator, SumsInPlaceWhileStreamIsBusy) {
+  with_ranks(3, [](GpuRank& r) {
     constexpr size_t kCount = 100'001;
     int* data = r.put(std::vector<int>(kCount, r.number + 1));
     Call call;
@@ -67,15 +68,15 @@ TEST_F(Staged, SumsInPlaceWhileMoreIsQueued) {
     call.count = kCount;
     call.dtype = DType::i32;
     const Work work = r.comm->start(call);
-    int* other = r.put({5});  // the queue goes on meanwhile
+    int* other = r.put({5});  // later work on the compute stream runs during the call
     work.wait(Deadline::after(60s));
     EXPECT_EQ(r.get(data, kCount), std::vector<int>(kCount, 6));
     EXPECT_EQ(r.get(other, 1), std::vector<int>{5});
   });
 }
 
-TEST_F(Staged, GathersAndScattersWithinOneBuffer) {
-  with_ranks(2, [](Rank& r) {
+TEST_F(StagedCommunicator, GathersAndScattersWithinOneBuffer) {
+  with_ranks(2, [](GpuRank& r) {
     int* all = r.put({-1, -1, -1, -1});
     int* mine = all + 2 * r.number;
     const std::vector<int> own = {10 * r.number, 10 * r.number + 1};
@@ -87,8 +88,8 @@ TEST_F(Staged, GathersAndScattersWithinOneBuffer) {
   });
 }
 
-TEST_F(Staged, UnevenChunksLeaveGapsUntouched) {
-  with_ranks(2, [](Rank& r) {
+TEST_F(StagedCommunicator, AllToAllVLeavesGapsInOutputUntouched) {
+  with_ranks(2, [](GpuRank& r) {
     const std::vector<size_t> counts = {1, 2}, offsets = {0, 3};
     const std::vector<size_t> received(2, counts[static_cast<size_t>(r.number)]), places = {0, 4};
     int* out = r.put(std::vector<int>(8, -1));
@@ -107,8 +108,8 @@ TEST_F(Staged, UnevenChunksLeaveGapsUntouched) {
   });
 }
 
-TEST_F(Staged, GroupsMessagesAndPassesHostMemoryThrough) {
-  with_ranks(2, [](Rank& r) {
+TEST_F(StagedCommunicator, GroupsMessagesAndPassesHostMemoryThrough) {
+  with_ranks(2, [](GpuRank& r) {
     int* in = r.put({0});
     const int* out = r.put({40 + r.number});
     Call send, recv;
@@ -128,8 +129,8 @@ TEST_F(Staged, GroupsMessagesAndPassesHostMemoryThrough) {
   });
 }
 
-TEST_F(Staged, PartsOfTheRanksAreStagedToo) {
-  with_ranks(4, [](Rank& r) {
+TEST_F(StagedCommunicator, StagesCallsOfSplitCommunicators) {
+  with_ranks(4, [](GpuRank& r) {
     auto pair = r.comm->split(r.number / 2, r.number);
     int* data = r.put({1 << r.number});
     pair->all_reduce(data, data, 1, DType::i32, ReduceOp::sum);

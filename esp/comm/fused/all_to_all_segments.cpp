@@ -1,5 +1,5 @@
-// Irregular exchanges: every rank publishes the bytes it sends to and expects from each peer before it enters the call,
-// and every rank compares all pairs, so all ranks report the same mismatching pair.
+// Before a rank enters an all_to_all_v call, it publishes how many bytes it sends to each peer and expects from it.
+// Every rank compares all pairs of ranks, so all ranks report the same mismatching pair.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ void FusedCollectives::publish_segments(const Call& call) {
     segments[k] = {call.send_counts[k] * element, call.send_offsets[k] * element, call.recv_counts[k] * element};
 }
 
-// Returns the longest segment between two different ranks.
+// Compares all pairs; returns the size of the longest segment between two different ranks, in bytes.
 size_t FusedCollectives::check_segments() const {
   size_t longest = 0;
   for (int from = 0; from < size(); ++from) {
@@ -24,8 +24,8 @@ size_t FusedCollectives::check_segments() const {
       uint64_t sent = segments_of(from)[to].send_bytes, expected = segments_of(to)[from].receive_bytes;
       if (sent != expected)
         throw CommError(CommError::Kind::mismatch, barrier_.world_rank(from == rank() ? to : from),
-                        fmt::format("rank {} sends {} bytes to rank {}, which expects {}", barrier_.world_rank(from),
-                                    sent, barrier_.world_rank(to), expected));
+                        fmt::format("rank {} sends {} bytes to rank {}, which expects {} bytes",
+                                    barrier_.world_rank(from), sent, barrier_.world_rank(to), expected));
       if (from != to) longest = std::max<size_t>(longest, sent);
     }
   }

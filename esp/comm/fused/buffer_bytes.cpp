@@ -55,7 +55,7 @@ PeerTraffic peer_traffic_of(const Call& call, int rank, int size) {
       return {is_root ? others * all : 0, is_root ? 0 : all};
     case Op::reduce:
       return {is_root ? 0 : all, is_root ? others * all : 0};
-    case Op::all_reduce:  // a reduce-scatter and an all-gather
+    case Op::all_reduce:  // an all-reduce has the traffic of a reduce-scatter and an all-gather
       return {all - own + others * own, others * own + all - own};
     case Op::reduce_scatter:
       return {all - own, others * own};
@@ -84,9 +84,9 @@ PeerTraffic peer_traffic_of(const Call& call, int rank, int size) {
 bool needs_staging(const Call& call, int rank, int size) {
   BufferBytes extent = buffer_bytes_of(call, rank, size);
   const std::byte *in = bytes_in(call), *out = bytes_out(call);
-  bool apart =
+  bool disjoint =
       extent.in_bytes == 0 || extent.out_bytes == 0 || in + extent.in_bytes <= out || out + extent.out_bytes <= in;
-  if (apart) return false;
+  if (disjoint) return false;
   size_t own = chunk_range(call, size, rank).begin;
   switch (call.op) {
     case Op::broadcast:

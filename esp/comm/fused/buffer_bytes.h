@@ -1,4 +1,4 @@
-// Bytes of `in` and `out` a call touches on a rank, and the location of its chunks.
+// Number of bytes of `in` and `out` that a call touches on a rank, and the location of its chunks.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@ struct BufferBytes {
 };
 BufferBytes buffer_bytes_of(const Call& call, int rank, int size);
 
-// Bytes that must cross between this rank and its peers, each counted once: what the direct algorithms send, for any
-// sharing of memory.
+// Bytes that a rank exchanges with its peers, each byte counted once. Equals the traffic of the direct algorithms,
+// whether or not memory is shared.
 struct PeerTraffic {
-  uint64_t sent = 0, received = 0;  // bytes
+  uint64_t sent = 0, received = 0;  // in bytes
 };
 PeerTraffic peer_traffic_of(const Call& call, int rank, int size);
 
@@ -27,7 +27,8 @@ struct ByteRange {
 };
 ByteRange chunk_range(const Call& call, int size, int k);
 
-// In and out overlap other than element by element: peers may not read `in` while `out` is written.
+// True if `in` and `out` overlap without matching element by element. Peers must then not read `in` while `out` is
+// written, so the call must be staged.
 bool needs_staging(const Call& call, int rank, int size);
 
 inline const std::byte* bytes_in(const Call& call) {

@@ -1,8 +1,9 @@
-// Direct: peers' buffers are addressable, so each element is read from its source and written to its destination.
+// Direct path: every rank can address the peers' buffers, so each element is read from its source and written to its
+// destination, without a copy in between.
 //
-// All ranks have entered the call, so every input is ready; no rank leaves before all are done with its memory. Each
-// element is read and written by one rank only (the owner of a reduction share, the receiver of a copy), which makes
-// in-place calls safe.
+// The path starts after all ranks have entered the call, so every input is ready. No rank leaves before all ranks are
+// done with its memory. Each element is read and written by one rank only (in a reduction the owner of the share, in a
+// copy the receiver), so in-place calls are safe.
 #include <algorithm>
 
 #include "esp/comm/fused/buffer_bytes.h"
@@ -68,10 +69,10 @@ void FusedCollectives::run_direct(const Call& call, Deadline deadline) {
       break;
   }
   count_step(++step_);
-  barrier_.await_all(ShmBarrier::FlagKind::step, step_, deadline);
+  barrier_.wait_for_peers(ShmBarrier::FlagKind::step, step_, deadline);
 }
 
-// This rank's share of [0, bytes): whole cache lines, but for the end.
+// The part of [0, bytes) that this rank processes: whole cache lines, except at the end.
 ByteRange FusedCollectives::even_share(size_t bytes) const {
   constexpr size_t kLine = 64;
   size_t lines = (bytes + kLine - 1) / kLine;
@@ -79,8 +80,9 @@ ByteRange FusedCollectives::even_share(size_t bytes) const {
   return {std::min(bytes, share.offset * kLine), std::min(bytes, (share.offset + share.count) * kLine)};
 }
 
-// Reduces one share of all inputs into `outs`, in strips that stay in the first-level cache between the reduction and
-// the copies. Streaming goes through scratch, because the reduction itself stores into the cache.
+// Reduces one share of all inputs and writes the result to every buffer of `outs`. Works in strips that stay in the L1
+// cache between reduction and copies. The reduction can only store into the cache, so with streaming stores its result
+// goes to scratch first.
 void FusedCollectives::reduce_share(const Call& call, ByteRange share, std::byte* const* outs, int num_outs,
                                     bool streams) {
   const size_t strip = strip_bytes(streams);

@@ -15,13 +15,13 @@
 namespace esp::comm {
 namespace {
 
-// L3 cache as seen by one core: sysconf sums the caches of a whole processor, most of which no rank here uses.
+// Size of the L3 cache that one core can use. sysconf is not used: it sums all caches of the processor.
 size_t last_level_cache() {
   static const size_t bytes = device::read_topology().l3_bytes;
   return bytes > 0 ? bytes : size_t{16} << 20;
 }
 
-FusedTuning filled(FusedTuning tuning, int size) {
+FusedTuning with_defaults(FusedTuning tuning, int size) {
   if (tuning.block_bytes == 0) tuning.block_bytes = size_t{1} << 20;
   tuning.block_bytes = std::min(tuning.block_bytes, ShmLayout(size).block_bytes);
   if (tuning.small_bytes == 0)
@@ -32,15 +32,16 @@ FusedTuning filled(FusedTuning tuning, int size) {
   return tuning;
 }
 
-// Threads of one process share one mapping: saves page tables, and race detectors see that they share it. Member 0
-// passes its pointer through the store until all have a copy.
+// Opens the shared segment of a group. Threads of one process share one mapping: this saves page tables, and race
+// detectors recognise the sharing. Member 0 passes its pointer through the store and keeps the mapping alive until
+// every member has a copy of the pointer.
 std::shared_ptr<net::SharedSegment> open_segment(const net::World& world, const net::Group& group, bool one_process,
                                                  size_t bytes, Deadline deadline) {
   if (!one_process) return std::make_shared<net::SharedSegment>(world, group, "fused", bytes, deadline);
   using Holder = std::shared_ptr<net::SharedSegment>;
   std::string key = fmt::format("fused/{:x}", group.id);
   if (group.rank != 0) {
-    auto address = std::stoull(net::await_key(world, group, key, group.members[0], deadline), nullptr, 16);
+    auto address = std::stoull(net::wait_for_key(world, group, key, group.members[0], deadline), nullptr, 16);
     Holder taken = *reinterpret_cast<Holder*>(static_cast<uintptr_t>(address));
     if (world.store->add(key + "/taken", 1) == group.size() - 1) world.store->set(key + "/all", "1");
     return taken;
@@ -50,7 +51,7 @@ std::shared_ptr<net::SharedSegment> open_segment(const net::World& world, const 
   if (group.size() == 1) return mine;
   world.store->set(key, fmt::format("{:x}", reinterpret_cast<uintptr_t>(&mine)));
   try {
-    net::await_key(world, group, key + "/all", -1, deadline);
+    net::wait_for_key(world, group, key + "/all", -1, deadline);
   } catch (...) {
     world.store->erase(key);
     throw;
@@ -65,7 +66,7 @@ bool all_in_one_process(const net::World& world, const net::Group& group) {
 
 }  // namespace
 
-// Slots of all ranks together stay well inside the last-level cache, and inside a container's shared memory.
+// All slots together are limited to 32 MiB: well below the last-level cache and a container's shared-memory limit.
 ShmLayout::ShmLayout(int size) : num_ranks(static_cast<size_t>(size)) {
   constexpr size_t kAllSlots = size_t{32} << 20;
   block_bytes = std::clamp(kAllSlots / (num_ranks * kDepth) / kPage * kPage, size_t{64} << 10, size_t{4} << 20);
@@ -82,7 +83,7 @@ FusedCollectives::FusedCollectives(const net::World& world, const net::Group& gr
                                    const FusedTuning& tuning)
     : world_(world),
       group_(group),
-      tuning_(filled(tuning, group.size())),
+      tuning_(with_defaults(tuning, group.size())),
       layout_(group.size()),
       one_process_(all_in_one_process(world, group)),
       segment_(open_segment(world, group, one_process_, layout_.bytes(), deadline)),
@@ -95,7 +96,7 @@ FusedCollectives::FusedCollectives(const net::World& world, const net::Group& gr
   scratch_.resize(kStripBytes + 64);
 }
 
-bool FusedCollectives::can(const Call& call) const {
+bool FusedCollectives::supports(const Call& call) const {
   switch (call.op) {
     case Op::send:
     case Op::recv:
@@ -112,15 +113,16 @@ std::shared_ptr<void> FusedCollectives::allocate(size_t bytes, Deadline deadline
 }
 
 void FusedCollectives::run(const Call& call, const net::Tag& tag, Deadline deadline) {
-  if (size() == 1) return run_alone(call);
+  if (size() == 1) return run_single_rank(call);
   ++call_number_;
   try {
     if (is_eager(call)) return run_eager(call, tag, deadline);
-    ++turn_;
+    ++synchronised_calls_;
     if (is_small(call)) return run_small(call, tag, deadline);
     run_large(call, tag, deadline);
   } catch (const CommError& error) {
-    // A peer that left or is late may have seen a mismatch before this rank checked.
+    // A mismatch takes precedence over this error: the peer may have left or be late because it saw a mismatch that
+    // this rank has not checked yet.
     if (error.kind() != CommError::Kind::mismatch) check_entered_calls();
     throw;
   }
@@ -130,7 +132,7 @@ void FusedCollectives::run_large(const Call& call, const net::Tag& tag, Deadline
   choose_copy_policy(call);
   bool may_be_direct = publish_addresses(call);
   if (call.op == Op::all_to_all_v) publish_segments(call);
-  // Without an addressable buffer the call is staged: the first block is sent together with the tag.
+  // If this rank has no addressable buffer, the call is staged, and its first block is sent together with the tag.
   if (!may_be_direct && call.op != Op::all_to_all_v) return run_staged(call, &tag, deadline);
   announce(tag);
   wait_for_all(deadline);
@@ -147,8 +149,8 @@ void FusedCollectives::announce(const net::Tag& tag) {
 }
 
 void FusedCollectives::wait_for_all(Deadline deadline) {
-  for (int i = 1; i < size(); ++i) await_tags((rank() + i) % size(), call_number_, deadline);
-  checked_ = call_number_;
+  for (int i = 1; i < size(); ++i) wait_for_tags((rank() + i) % size(), call_number_, deadline);
+  last_checked_call_ = call_number_;
 }
 
 void FusedCollectives::count_step(uint32_t steps) {
@@ -165,53 +167,54 @@ void check_tag(const net::Tag& mine, int my_rank, const net::Tag& theirs, int th
 
 bool FusedCollectives::publish_addresses(const Call& call) {
   BufferBytes extent = buffer_bytes_of(call, rank(), size());
-  auto& places = barrier_.mine().places[parity()];
-  auto place = [&](const void* data, size_t bytes) {
+  auto& addresses = barrier_.mine().addresses[parity()];
+  auto address_of = [&](const void* data, size_t bytes) {
     return one_process_ ? BufferAddress{0, reinterpret_cast<uint64_t>(data)} : registry_->find(data, bytes);
   };
-  places.in = place(call.in, extent.in_bytes);
-  places.out = place(call.out, extent.out_bytes);
-  places.overlapping = needs_staging(call, rank(), size());
-  return one_process_ || (!places.overlapping && (places.in.segment != 0 || places.out.segment != 0));
+  addresses.in = address_of(call.in, extent.in_bytes);
+  addresses.out = address_of(call.out, extent.out_bytes);
+  addresses.overlapping = needs_staging(call, rank(), size());
+  return one_process_ || (!addresses.overlapping && (addresses.in.segment != 0 || addresses.out.segment != 0));
 }
 
-// Decided from the data all ranks published, so all decide alike. Registered buffers count only if every member has one
-// in the same segment; then every member still maps it.
+// True if the call can use the direct path. Reads only data published by all ranks, so the result is equal on all
+// ranks. Registered buffers count only if all members have them in the same segment; then every member still maps that
+// segment.
 bool FusedCollectives::addressable(const Call& call) {
-  bool in_shared = true, out_shared = true, in_or_out_shared = true;
-  const auto& roots = barrier_.page(call.root).places[parity()];
-  const auto& first = barrier_.page(0).places[parity()];
+  bool inputs_registered = true, outputs_registered = true, root_and_peers_registered = true;
+  const auto& roots = barrier_.page(call.root).addresses[parity()];
+  const auto& first = barrier_.page(0).addresses[parity()];
   for (int member = 0; member < size(); ++member) {
-    const auto& places = barrier_.page(member).places[parity()];
-    if (places.overlapping) return false;
-    in_shared &= places.in.segment != 0 && places.in.segment == first.in.segment;
-    out_shared &= places.out.segment != 0 && places.out.segment == first.out.segment;
-    uint64_t segment = member == call.root ? places.in.segment : places.out.segment;
-    in_or_out_shared &= segment != 0 && segment == roots.in.segment;
+    const auto& addresses = barrier_.page(member).addresses[parity()];
+    if (addresses.overlapping) return false;
+    inputs_registered &= addresses.in.segment != 0 && addresses.in.segment == first.in.segment;
+    outputs_registered &= addresses.out.segment != 0 && addresses.out.segment == first.out.segment;
+    uint64_t segment = member == call.root ? addresses.in.segment : addresses.out.segment;
+    root_and_peers_registered &= segment != 0 && segment == roots.in.segment;
   }
   bool reaches = one_process_;
   switch (call.op) {
     case Op::all_reduce:
-      reaches |= in_shared && out_shared;
+      reaches |= inputs_registered && outputs_registered;
       break;
     case Op::reduce:
-      reaches |= in_shared && roots.out.segment == first.in.segment;
+      reaches |= inputs_registered && roots.out.segment == first.in.segment;
       break;
     case Op::broadcast:
     case Op::scatter:
-      reaches |= in_or_out_shared;
+      reaches |= root_and_peers_registered;
       break;
     default:
-      reaches |= in_shared;
+      reaches |= inputs_registered;
   }
   if (!reaches) return false;
   for (int member = 0; member < size(); ++member) {
-    const auto& places = barrier_.page(member).places[parity()];
-    auto view = [&](const BufferAddress& place) {
-      return one_process_ ? reinterpret_cast<std::byte*>(place.at) : registry_->resolve(place, member);
+    const auto& addresses = barrier_.page(member).addresses[parity()];
+    auto view = [&](const BufferAddress& address) {
+      return one_process_ ? reinterpret_cast<std::byte*>(address.at) : registry_->resolve(address, member);
     };
-    views_.in[static_cast<size_t>(member)] = view(places.in);
-    views_.out[static_cast<size_t>(member)] = view(places.out);
+    views_.in[static_cast<size_t>(member)] = view(addresses.in);
+    views_.out[static_cast<size_t>(member)] = view(addresses.out);
   }
   return true;
 }
@@ -233,7 +236,7 @@ void FusedCollectives::move(std::byte* to, const std::byte* from, size_t bytes, 
     kernel::copy(to, from, bytes);
 }
 
-void FusedCollectives::run_alone(const Call& call) {
+void FusedCollectives::run_single_rank(const Call& call) {
   BufferBytes extent = buffer_bytes_of(call, 0, 1);
   if (call.op == Op::all_to_all_v) {
     size_t element = size_of(call.dtype);

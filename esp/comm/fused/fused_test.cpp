@@ -1,4 +1,4 @@
-// Compares every call on every rank with plain loops over all members' inputs, which every rank can generate.
+// Compares every call on every rank with reference loops over the inputs of all members, which every rank can generate.
 #include "esp/comm/fused/fused_collectives.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,8 @@ Deadline soon() {
   return Deadline::after_ms(10'000);
 }
 
-// Element `index` of `rank`'s input: any bits for integers, values around one for the rest.
+// Writes the value of element `index` of `rank`'s input: arbitrary bits for integers, values around one for floating
+// types.
 void put(std::byte* at, DType dtype, int rank, size_t index) {
   uint64_t bits = random_bits(11, static_cast<uint64_t>(rank), index);
   double value = random_unit(12, static_cast<uint64_t>(rank), index) * 3 - 1;
@@ -67,7 +68,8 @@ class Checker {
   void run(const Call& call) { fused_->run(call, tag(call), soon()); }
   net::Tag tag(const Call& call) { return tag_of(call, ++sequence_, 0); }
 
-  // Runs the call, `count` being the whole, and returns what differs.
+  // Runs the call with a full logical buffer of `count` elements. Returns a description of the first wrong element, or
+  // "".
   std::string check(Op op, DType dtype, ReduceOp reduce, size_t count, int root, bool in_place) {
     if (op == Op::all_to_all) count = count / static_cast<size_t>(size()) * static_cast<size_t>(size());
     size_t element = size_of(dtype);
@@ -137,7 +139,7 @@ class Checker {
           std::memcpy(result.data() + static_cast<size_t>(k) * own.count * element,
                       inputs[static_cast<size_t>(k)].data() + own.offset * element, own.count * element);
         return result;
-      default:  // all_gather, gather
+      default:  // all_gather and gather
         for (int k = 0; k < size(); ++k) {
           Chunk chunk = chunk_of(call.count, size(), k);
           if (chunk.count > 0)
@@ -157,7 +159,8 @@ class Checker {
 constexpr Op kMovers[] = {Op::broadcast, Op::all_gather, Op::all_to_all, Op::gather, Op::scatter};
 constexpr Op kReducers[] = {Op::all_reduce, Op::reduce, Op::reduce_scatter};
 
-// Blocks so small that pipelines are many steps long, and both kinds of stores.
+// Small blocks, so that pipelines have many steps. The rows cover both cached and streaming (non-temporal) stores. The
+// last row has the default tuning.
 constexpr FusedTuning kTunings[] = {
     {.copy_policy = CopyPolicy::staged, .small_bytes = 512, .block_bytes = 4096, .stream_from = 1},
     {.copy_policy = CopyPolicy::streamed,
@@ -202,7 +205,7 @@ TEST(FusedCollectives, RegisteredMemoryMatchesReferenceLoops) {
     EXPECT_EQ(fork_ranks(size, [&](net::World& world) { return check_sizes(world, kTunings[0], true); }), "") << size;
 }
 
-TEST(FusedCollectives, ReducesEveryTypeWithEveryOperation) {
+TEST(FusedCollectives, ReducesEveryElementTypeWithEveryReduction) {
   auto body = [](net::World& world) -> std::string {
     Checker checker(world, kTunings[0]);
     for (DType dtype : kAllDTypes)
@@ -227,7 +230,7 @@ TEST(FusedCollectives, SynchronisesSixtyFourRanks) {
   EXPECT_EQ(fork_ranks(64, body), "");
 }
 
-// Rank r sends (r + 2k) % 5 · scale elements to rank k, laid out back to front.
+// Rank r sends (r + 2k) % 5 · scale elements to rank k; segments are laid out from the back to the front.
 struct Irregular {
   std::vector<size_t> send_counts, send_offsets, receive_counts, receive_offsets;
   std::vector<int32_t> in, out;
@@ -285,7 +288,7 @@ std::string check_irregular(net::World& world, bool in_place) {
   return "";
 }
 
-TEST(FusedCollectives, RunsIrregularAllToAll) {
+TEST(FusedCollectives, AllToAllVDeliversIrregularCounts) {
   for (bool in_place : {false, true}) {
     for (int size : {2, 3, 7})
       EXPECT_EQ(fork_ranks(size, [&](net::World& world) { return check_irregular(world, in_place); }), "");
@@ -293,11 +296,11 @@ TEST(FusedCollectives, RunsIrregularAllToAll) {
   }
 }
 
-// Expects a CommError of this kind whose text contains both words.
+// Runs a call that must throw a CommError of this kind with both words in its text.
 std::string expect_error(CommError::Kind kind, const std::string& a, const std::string& b,
-                         const std::function<void()>& act) {
+                         const std::function<void()>& action) {
   try {
-    act();
+    action();
   } catch (const CommError& error) {
     std::string text = error.what();
     if (error.kind() == kind && text.find(a) != std::string::npos && text.find(b) != std::string::npos) return "";
@@ -320,7 +323,8 @@ TEST(FusedCollectives, ReportsMismatchedCountToEveryRank) {
   }
 }
 
-// Alternating roots that run ahead, with random delays on the other ranks: nothing is overwritten before it is read.
+// The root changes; each root runs ahead while the other ranks wait for random times. No data may be overwritten before
+// it is read.
 TEST(FusedCollectives, EagerDataArrivesInOrderWhenRootIsAhead) {
   auto body = [](net::World& world) -> std::string {
     Checker checker(world, {});
@@ -328,7 +332,7 @@ TEST(FusedCollectives, EagerDataArrivesInOrderWhenRootIsAhead) {
     for (int i = 0; i < 400; ++i) {
       if (random_bits(5, static_cast<uint64_t>(world.rank), static_cast<uint64_t>(i)) % 40 == 0)
         std::this_thread::sleep_for(std::chrono::microseconds(300));
-      // Long runs of one root, then another's; a call that all wait for between some of them.
+      // The root changes every 40 calls, the op every 20; every 97th call is an all_reduce, in which all ranks wait.
       Op op = i % 97 == 96 ? Op::all_reduce : kRooted[i / 20 % 5];
       auto wrong =
           checker.check(op, DType::i32, ReduceOp::sum, static_cast<size_t>(i % 64), i / 40 % world.size, i % 2);
@@ -342,8 +346,8 @@ TEST(FusedCollectives, EagerDataArrivesInOrderWhenRootIsAhead) {
   }
 }
 
-// The root of a broadcast does not wait, so it detects a mismatching call later: when its lead is used up, or in a call
-// that waits for all.
+// The root of a broadcast does not wait. It detects a mismatching call later: when its lead is used up, or in a call
+// that waits for all ranks.
 TEST(FusedCollectives, ReportsMismatchedBroadcastToEveryRank) {
   for (Op next : {Op::broadcast, Op::barrier}) {
     auto body = [&](net::World& world) {
@@ -360,21 +364,21 @@ TEST(FusedCollectives, ReportsMismatchedBroadcastToEveryRank) {
   }
 }
 
-// The latency probe skips when no rank runs on another core.
+// On one core the latency probe is skipped; the results must still be correct.
 TEST(FusedCollectives, RanksOnOneCoreMatchReferenceLoops) {
   auto body = [](net::World& world) -> std::string {
     cpu_set_t all, one;
     CPU_ZERO(&one);
-    if (sched_getaffinity(0, sizeof all, &all) != 0) return "no affinity";
+    if (sched_getaffinity(0, sizeof all, &all) != 0) return "cannot read the CPU affinity";
     for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++core)
       if (CPU_ISSET(core, &all)) CPU_SET(core, &one);
-    if (sched_setaffinity(0, sizeof one, &one) != 0) return "cannot stay on one core";
+    if (sched_setaffinity(0, sizeof one, &one) != 0) return "cannot set the CPU affinity to one core";
     return check_sizes(world, {}, false);
   };
   EXPECT_EQ(fork_ranks(3, body), "");
 }
 
-TEST(FusedCollectives, SegmentMismatchNamesBothRanks) {
+TEST(FusedCollectives, AllToAllVMismatchNamesBothRanks) {
   auto body = [](net::World& world) {
     Checker checker(world, {});
     std::vector<size_t> ones(3, 1), offsets{0, 1, 2}, expected(3, 1);
@@ -394,11 +398,11 @@ TEST(FusedCollectives, SegmentMismatchNamesBothRanks) {
   EXPECT_EQ(fork_ranks(3, body), "");
 }
 
-TEST(FusedCollectives, AStoppedRankIsNamedAtTheDeadline) {
+TEST(FusedCollectives, NamesStoppedRankAtDeadline) {
   auto body = [](net::World& world) -> std::string {
     Checker checker(world, {});
     checker.run({.op = Op::barrier});
-    if (world.rank == 1) return "";  // never calls again
+    if (world.rank == 1) return "";  // rank 1 makes no further call
     Call call{.op = Op::barrier};
     return expect_error(CommError::Kind::timeout, "rank 1", "never entered",
                         [&] { checker.fused().run(call, checker.tag(call), Deadline::after_ms(100)); });
@@ -406,50 +410,52 @@ TEST(FusedCollectives, AStoppedRankIsNamedAtTheDeadline) {
   EXPECT_EQ(fork_ranks(3, body), "");
 }
 
-TEST(FusedCollectives, ALostRankEndsTheWait) {
+TEST(FusedCollectives, WaitEndsWhenRankIsLost) {
   auto body = [](net::World& world) -> std::string {
     Checker checker(world, {});
     checker.run({.op = Op::barrier});
     if (world.rank == 2) raise(SIGKILL);
-    // In a real world the failure detector records the loss; here a thread does, after waits have fallen asleep.
-    std::thread watch([&] {
+    // In a real world the failure detector marks a rank as lost. Here a thread marks it, after the waiting ranks have
+    // gone to sleep.
+    std::thread reporter([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      world.fate->lose(2, "was killed");
+      world.peer_status->mark_lost(2, "was killed");
     });
     std::vector<float> data(100'000);
     Call call{.op = Op::all_reduce, .in = data.data(), .out = data.data(), .count = data.size()};
-    auto said = expect_error(CommError::Kind::lost, "rank 2", "was killed", [&] { checker.run(call); });
-    watch.join();
-    return said;
+    auto error_text = expect_error(CommError::Kind::lost, "rank 2", "was killed", [&] { checker.run(call); });
+    reporter.join();
+    return error_text;
   };
   EXPECT_EQ(fork_ranks(3, body, 2), "");
 }
 
-// A rank that exits because of another's failure leaves normally; a waiting rank reports the original failure.
-TEST(FusedCollectives, ARankThatHasLeftEndsTheWait) {
+// Rank 9 has failed, and a member of the group leaves normally because of it. A rank that waits for this member must
+// report the failure of rank 9.
+TEST(FusedCollectives, WaitEndsWhenRankHasLeft) {
   for (bool asleep : {false, true}) {
     auto body = [asleep](net::World& world) -> std::string {
       Checker checker(world, {});
       checker.run({.op = Op::barrier});
       if (world.rank == 1) return "";
-      std::thread watch([&] {
+      std::thread reporter([&] {
         if (asleep) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        world.fate->lose(9, "was killed");  // in the world, not in this group
-        world.fate->leave(1);
+        world.peer_status->mark_lost(9, "was killed");  // rank 9 belongs to the world but not to this group
+        world.peer_status->mark_left(1);
       });
-      if (!asleep) watch.join();
+      if (!asleep) reporter.join();
       std::vector<float> data(100);
       Call call{.op = Op::all_reduce, .in = data.data(), .out = data.data(), .count = data.size()};
-      auto said =
+      auto error_text =
           expect_error(CommError::Kind::lost, "rank 1 has left", "rank 9 was killed", [&] { checker.run(call); });
-      if (asleep) watch.join();
-      return said;
+      if (asleep) reporter.join();
+      return error_text;
     };
     EXPECT_EQ(fork_ranks(3, body), "") << asleep;
   }
 }
 
-TEST(FusedCollectives, LeavesNoSharedMemoryBehind) {
+TEST(FusedCollectives, ReleasesSharedMemory) {
   auto segments = [] {
     int count = 0;
     for (auto& entry : std::filesystem::directory_iterator("/dev/shm"))
@@ -464,7 +470,7 @@ TEST(FusedCollectives, LeavesNoSharedMemoryBehind) {
   EXPECT_EQ(segments(), 0);
 }
 
-TEST(FusedCollectives, RegisteredMemoryOutlivesTheCommunicator) {
+TEST(FusedCollectives, RegisteredMemoryOutlivesCommunicator) {
   auto body = [](net::World& world) -> std::string {
     std::shared_ptr<void> memory;
     {

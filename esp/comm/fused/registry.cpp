@@ -12,8 +12,8 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kPopulateUpTo = size_t{1} << 30;
 
-// Faults pages in now rather than in the first collective. Peers' parts too while that is affordable: each member maps
-// all of them. What cannot be populated is faulted in later.
+// Faults pages in at registration, so that the first collective does not have to. Every member maps all parts, so the
+// pages of the peers' parts are faulted in too, up to a limit; the remaining pages are faulted in on first use.
 void populate(std::byte* base, size_t stride, int rank, int size) {
   madvise(base, stride * static_cast<size_t>(size), MADV_HUGEPAGE);
   std::byte* own = base + stride * static_cast<size_t>(rank);
@@ -30,14 +30,15 @@ std::shared_ptr<void> Registry::add(const net::World& world, const net::Group& g
     std::lock_guard lock(mutex_);
     id = next_++;
   }
-  size_t stride = (bytes + kPage - 1) / kPage * kPage + kPage;  // a page between parts: overruns do not hit a peer
+  // one guard page between parts, so that an overrun does not reach a peer's data
+  size_t stride = (bytes + kPage - 1) / kPage * kPage + kPage;
   auto size = static_cast<size_t>(group.size());
   auto segment =
       std::make_unique<net::SharedSegment>(world, group, fmt::format("memory-{}", id), stride * size, deadline);
   if (segment->bytes() != stride * size)
     throw CommError(CommError::Kind::mismatch, group.members[0],
-                    fmt::format("rank {} requested {} bytes of shared memory, this rank {}", group.members[0],
-                                segment->bytes() / size - kPage, stride - kPage));
+                    fmt::format("allocate: rank {} requested {} bytes, this rank {}; expected equal sizes",
+                                group.members[0], segment->bytes() / size - kPage, stride - kPage));
   populate(segment->data(), stride, group.rank, group.size());
   std::byte* base = segment->data();
   {
@@ -65,11 +66,11 @@ BufferAddress Registry::find(const void* data, size_t bytes) const {
   return {0, reinterpret_cast<uint64_t>(data)};
 }
 
-std::byte* Registry::resolve(const BufferAddress& place, int member) const {
+std::byte* Registry::resolve(const BufferAddress& address, int member) const {
   std::lock_guard lock(mutex_);
-  auto found = regions_.find(place.segment);
+  auto found = regions_.find(address.segment);
   if (found == regions_.end()) return nullptr;
-  return found->second.base + found->second.stride * static_cast<size_t>(member) + place.at;
+  return found->second.base + found->second.stride * static_cast<size_t>(member) + address.at;
 }
 
 }  // namespace esp::comm

@@ -1,7 +1,8 @@
-// Small messages: the data is in the slot beside the tag, so the exchange of tags has already delivered it.
+// Small path: the data is in the slot beside the tag, so the exchange of tags also delivers the data.
 //
-// Every rank waits for every other, even where it needs only one (a broadcast), so a mismatching call is reported to
-// all. A rank that has seen all ranks enter call k knows that no rank still reads its slot of call k-2.
+// Every rank waits for every other rank, even if it needs data from only one of them (a broadcast), so every rank
+// reports a mismatching call. A rank that has seen all ranks enter call k knows that no rank still reads its slot of
+// call k-2.
 #include <algorithm>
 
 #include "esp/comm/fused/buffer_bytes.h"
@@ -74,7 +75,7 @@ void FusedCollectives::take_small(const Call& call, size_t slot) {
   }
 }
 
-// out = the sources in rank order, then the division of an average. Sources are set up by the caller.
+// Computes out = the sources reduced in rank order, then divided for an average. The caller sets up the sources.
 void FusedCollectives::combine(std::byte* out, const Call& call, size_t bytes) {
   size_t count = bytes / size_of(call.dtype);
   kernel::reduce_ordered(out, sources_.data(), size(), count, call.dtype, call.reduce);

@@ -1,11 +1,11 @@
-// Staged: private buffers are copied through slots in shared memory, as a pipeline of blocks.
+// Staged path: private buffers are copied through slots in shared memory, as a pipeline of blocks.
 //
-// In step t a rank writes block t to its slot, reads its share of every rank's block t-lag (and reduces it if the call
-// reduces), and, if reduced pieces go to other ranks, reads their pieces of block t-2·lag. Then it counts the step as
-// done. Before step t it waits until its peers have done step t-lag: their blocks are written and, because the slots
-// rotate with twice the lag, no peer still reads the slot about to be overwritten. This holds across calls: the slots
-// of a call's last blocks differ from the next call's first ones, and pieces are rewritten only after all ranks have
-// entered the next call.
+// Step t of a rank has three parts. It writes block t to its slot. It reads (and reduces, if the call reduces) its
+// share of every rank's block t-lag. If reduced pieces go to other ranks, it reads the peers' pieces of block t-2·lag.
+// Then it announces the step as done. Before step t it waits until its peers have done step t-lag. By then their blocks
+// t-lag are written and, because the slots rotate with twice the lag, no peer still reads the slot about to be
+// overwritten. This holds across calls: the slots of a call's last blocks differ from the next call's first ones, and
+// pieces are rewritten only after all ranks have entered the next call.
 #include <algorithm>
 
 #include "esp/base/check.h"
@@ -16,8 +16,9 @@ namespace esp::comm {
 
 struct FusedCollectives::Staging {
   uint32_t num_blocks = 0;
-  uint32_t num_stages = 1;  // reads per block
-  int hub = -1;             // a root through which all data flows: others wait for it alone
+  uint32_t num_stages = 1;  // number of times that a block is read: 2 if reduced pieces go to other ranks
+  // the root, if all data passes through it: the other ranks then wait only for the root; -1: all wait for all
+  int relay = -1;
 };
 
 template <typename Produce, typename Middle, typename Collect>
@@ -27,10 +28,10 @@ void FusedCollectives::pipeline(const Staging& staging, const net::Tag* tag, Dea
   for (uint32_t t = 0; t < num_steps; ++t) {
     if (t >= lag) {
       uint32_t done = step_ + t - lag + 1;
-      if (staging.hub < 0 || staging.hub == rank())
-        barrier_.await_all(ShmBarrier::FlagKind::step, done, deadline);
+      if (staging.relay < 0 || staging.relay == rank())
+        barrier_.wait_for_peers(ShmBarrier::FlagKind::step, done, deadline);
       else
-        barrier_.await(staging.hub, ShmBarrier::FlagKind::step, done, deadline);
+        barrier_.wait_for(staging.relay, ShmBarrier::FlagKind::step, done, deadline);
     }
     if (t < staging.num_blocks) produce(t);
     if (t >= lag && t - lag < staging.num_blocks) middle(t - lag);
@@ -69,7 +70,7 @@ uint32_t num_blocks(size_t bytes, size_t block_bytes) {
   return static_cast<uint32_t>(std::max<size_t>(1, (bytes + block_bytes - 1) / block_bytes));
 }
 
-// `bytes` in `blocks` equal parts of whole cache lines.
+// Size in bytes of one part when `bytes` is cut into `parts` equal parts of whole cache lines.
 size_t even_part(size_t bytes, size_t parts) {
   return (((bytes + parts - 1) / parts) + kLine - 1) / kLine * kLine;
 }
@@ -91,7 +92,7 @@ void FusedCollectives::stage_reduction(const Call& call, const net::Tag* tag, De
   const bool streams = bypasses_cache(call);
   const std::byte* in = bytes_in(call);
   std::byte* out = bytes_out(call);
-  const size_t strip = strip_bytes(streams || past_cache_);
+  const size_t strip = strip_bytes(streams || streams_copies_);
 
   auto range = [&](size_t k, uint32_t block) {
     if (scatters) return cut(chunk_range(call, size(), static_cast<int>(k)), block * piece, piece);
@@ -106,10 +107,10 @@ void FusedCollectives::stage_reduction(const Call& call, const net::Tag* tag, De
   auto produce = [&](uint32_t block) {
     for (size_t k = 0; k < n; ++k) {
       ByteRange span = range(k, block);
-      if (k != me) move(block_slot(me, block) + k * piece, in + span.begin, span.bytes(), past_cache_);
+      if (k != me) move(block_slot(me, block) + k * piece, in + span.begin, span.bytes(), streams_copies_);
     }
   };
-  // Where the piece ends up: in this rank's output, and in its piece slot when others want it.
+  // A piece goes to this rank's output, and to its piece slot if other ranks need it.
   const bool keeps = scatters || to_all || rank() == call.root;
   const bool shares = to_all || (!scatters && rank() != call.root);
   auto middle = [&](uint32_t block) {
@@ -119,12 +120,13 @@ void FusedCollectives::stage_reduction(const Call& call, const net::Tag* tag, De
       for (size_t k = 0; k < n; ++k) sources_[k] = block_slot(k, block) + me * piece + at;
       sources_[me] = in + span.begin + at;
       std::byte* final = keeps ? out + (scatters ? span.begin - range(me, 0).begin : span.begin) + at : nullptr;
-      // Stores past the cache are copies: the reduction itself stores into it, so it needs a place that stays there.
+      // Only copies can use streaming stores. The reduction stores into the cache, so its destination should stay
+      // cached.
       std::byte* shared = shares ? piece_slot(me, block) + at : nullptr;
-      std::byte* first = shared && !past_cache_ ? shared : final && !streams ? final : scratch();
+      std::byte* first = shared && !streams_copies_ ? shared : final && !streams ? final : scratch();
       combine(first, call, bytes);
       if (final && first != final) move(final, first, bytes, streams);
-      if (shared && first != shared) move(shared, first, bytes, past_cache_);
+      if (shared && first != shared) move(shared, first, bytes, streams_copies_);
     }
   };
   auto collect = [&](uint32_t block) {
@@ -138,7 +140,7 @@ void FusedCollectives::stage_reduction(const Call& call, const net::Tag* tag, De
   pipeline({blocks, scatters ? 1u : 2u, -1}, tag, deadline, produce, middle, collect);
 }
 
-// One rank has it all, or gets it all.
+// Broadcast, gather and scatter: the root sends all data or receives all data.
 void FusedCollectives::stage_rooted(const Call& call, const net::Tag* tag, Deadline deadline) {
   const bool is_root = rank() == call.root;
   const auto n = static_cast<size_t>(size());
@@ -161,7 +163,7 @@ void FusedCollectives::stage_rooted(const Call& call, const net::Tag* tag, Deadl
       if (is_root)
         keep(out + chunk_range(call, size(), rank()).begin + span.begin, in + span.begin, span.bytes());
       else
-        move(slot(rank(), block), in + span.begin, span.bytes(), past_cache_);
+        move(slot(rank(), block), in + span.begin, span.bytes(), streams_copies_);
       return;
     }
     if (!is_root) return;
@@ -171,7 +173,7 @@ void FusedCollectives::stage_rooted(const Call& call, const net::Tag* tag, Deadl
       if (scatters && k == rank())
         keep(out + span.begin - whole.begin, in + span.begin, span.bytes());
       else
-        move(slot(rank(), block) + static_cast<size_t>(k) * piece, in + span.begin, span.bytes(), past_cache_);
+        move(slot(rank(), block) + static_cast<size_t>(k) * piece, in + span.begin, span.bytes(), streams_copies_);
       if (!scatters) keep(out + span.begin, in + span.begin, span.bytes());
     }
   };
@@ -191,7 +193,7 @@ void FusedCollectives::stage_rooted(const Call& call, const net::Tag* tag, Deadl
   pipeline({blocks, 1, call.root}, tag, deadline, produce, middle, [](uint32_t) {});
 }
 
-// Every rank sends to every rank: the same data (all_gather), or one segment each.
+// Every rank sends to every rank: the same data (all_gather) or one segment per peer (all_to_all).
 void FusedCollectives::stage_exchange(const Call& call, const net::Tag* tag, Deadline deadline) {
   const bool same = call.op == Op::all_gather, irregular = call.op == Op::all_to_all_v;
   const auto n = static_cast<size_t>(size()), me = static_cast<size_t>(rank());
@@ -204,7 +206,7 @@ void FusedCollectives::stage_exchange(const Call& call, const net::Tag* tag, Dea
   std::byte* out = bytes_out(call);
   std::vector<std::byte> copied;
   if (irregular) {
-    // Segments may be anywhere: in place, an output could overwrite an input that is still to be sent.
+    // Segments may be anywhere, so in place an output could overwrite an input that has not been sent yet.
     if (needs_staging(call, rank(), size())) {
       copied.assign(in, in + buffer_bytes_of(call, rank(), size()).in_bytes);
       in = copied.data();
@@ -235,7 +237,7 @@ void FusedCollectives::stage_exchange(const Call& call, const net::Tag* tag, Dea
       }
       if (same ? k != 0 : k == me) continue;
       ByteRange span = cut(sent(k), block * piece, piece);
-      move(slot(me, block) + (same ? 0 : k * piece), in + span.begin, span.bytes(), past_cache_);
+      move(slot(me, block) + (same ? 0 : k * piece), in + span.begin, span.bytes(), streams_copies_);
     }
   };
   auto middle = [&](uint32_t block) {

@@ -37,7 +37,8 @@ NcclLibrary open() {
   find(l, handle, "ncclAllGather", l.all_gather);
   find(l, handle, "ncclSend", l.send);
   find(l, handle, "ncclRecv", l.recv);
-  if (l.problem.empty() && l.get_version(&l.version) != ncclSuccess) l.problem = "NCCL does not tell its version";
+  if (l.problem.empty() && l.get_version(&l.version) != ncclSuccess)
+    l.problem = "NCCL cannot be used: ncclGetVersion failed";
   return l;
 }
 

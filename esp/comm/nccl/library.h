@@ -1,4 +1,4 @@
-// libnccl.so.2, opened once and kept.
+// libnccl.so.2, loaded once and never unloaded.
 #pragma once
 
 #include <nccl.h>
@@ -7,7 +7,7 @@
 
 namespace esp::comm {
 
-// The NCCL functions used, under their own names.
+// Pointers to the NCCL functions in use.
 struct NcclLibrary {
   decltype(&::ncclGetVersion) get_version = nullptr;
   decltype(&::ncclGetErrorString) error_string = nullptr;
@@ -25,8 +25,8 @@ struct NcclLibrary {
   decltype(&::ncclAllGather) all_gather = nullptr;
   decltype(&::ncclSend) send = nullptr;
   decltype(&::ncclRecv) recv = nullptr;
-  int version = 0;      // 22803 is 2.28.3
-  std::string problem;  // reason it cannot be used; empty: usable
+  int version = 0;      // for example 22803 for 2.28.3
+  std::string problem;  // the reason why NCCL cannot be used; empty if it can be used
 };
 const NcclLibrary& nccl_library();
 

@@ -73,7 +73,7 @@ bool moves_data(Op op) {
   return op != Op::barrier && op != Op::signal && op != Op::wait;
 }
 
-// Identifies a rank's GPU, to detect ranks that share one.
+// Host name and PCI bus id of a rank's GPU; equal names show that two ranks share a GPU.
 using GpuName = std::array<char, 320>;
 GpuName name_of_gpu(device::Device device) {
   GpuName name{};
@@ -96,14 +96,14 @@ class Nccl final : public Communicator {
         queue_(stream.device, &account, device::GpuQueue::Priority::high),
         staged_(make_staged(host, stream, account)) {
     ncclUniqueId id{};
-    if (rank() == 0) check(library_.get_unique_id(&id), "a name for the group");
+    if (rank() == 0) check(library_.get_unique_id(&id), "ncclGetUniqueId");
     host_.broadcast(&id, sizeof id, DType::u8, 0);
     ESP_CUDA_CHECK(cudaSetDevice(stream.device.index));
-    check(library_.init_rank(&comm_, size(), id, rank()), "making the group");
+    check(library_.init_rank(&comm_, size(), id, rank()), "ncclCommInitRank");
   }
 
   ~Nccl() override {
-    settle();
+    wait_for_worker();
     const std::lock_guard lock(mutex_);
     if (comm_) library_.destroy(comm_);
   }
@@ -112,17 +112,17 @@ class Nccl final : public Communicator {
   int size() const override { return host_.size(); }
 
   void run(const Call& call) override {
-    if (ours({&call, 1})) return start(call).wait(Deadline::after(kForever));
-    settle();
+    if (uses_nccl({&call, 1})) return start(call).wait(Deadline::after(kForever));
+    wait_for_worker();
     staged_->run(call);
   }
 
   Work start(const Call& call) override { return start_group({&call, 1}); }
 
-  // Calls of either kind run in the order in which they were made: the one worker does them.
+  // NCCL calls and staged calls run in the order in which they were made.
   Work start_group(std::span<const Call> calls) override {
-    if (!ours(calls)) {
-      settle();
+    if (!uses_nccl(calls)) {
+      wait_for_worker();
       return staged_work_ = staged_->start_group(calls);
     }
     for (const Call& call : calls) check_arguments(call, rank(), size());
@@ -133,27 +133,27 @@ class Nccl final : public Communicator {
   }
 
   std::unique_ptr<Communicator> split(int colour, int key) override {
-    settle();
+    wait_for_worker();
     staged_work_.wait(Deadline::after(kForever));
     auto part = host_.split(colour, key);
     if (!part) return nullptr;
-    Communicator& lent = *part;
-    return std::make_unique<Nccl>(std::move(part), lent, stream_, account_);
+    Communicator& borrowed = *part;
+    return std::make_unique<Nccl>(std::move(part), borrowed, stream_, account_);
   }
   std::shared_ptr<void> allocate(size_t bytes) override { return host_.allocate(bytes); }
   std::unique_ptr<net::Transport> open_transport() override {
-    settle();
+    wait_for_worker();
     return staged_->open_transport();
   }
   void abort(const std::string& why) override {
-    give_up();
+    abort_group();
     host_.abort(why);
   }
   std::string explain(const Call& call) const override {
-    return ours({&call, 1}) ? fmt::format("NCCL {}", nccl_version()) : staged_->explain(call);
+    return uses_nccl({&call, 1}) ? fmt::format("NCCL {}", nccl_version()) : staged_->explain(call);
   }
   std::vector<CallStats> stats() const override {
-    settle();
+    wait_for_worker();
     std::vector<CallStats> all = staged_->stats();
     for (const CallStats& one : stats_) all.push_back(one);
     return all;
@@ -171,14 +171,15 @@ class Nccl final : public Communicator {
     }
     std::vector<Call> calls;
     std::deque<std::vector<size_t>> spans;
-    device::GpuEvent ready;  // what is sent has been made
+    device::GpuEvent ready;  // recorded after the work that computes the inputs
   };
 
   static bool on_device(const Call& call) {
-    return (call.in && !device::on_host(call.in)) || (call.out && !device::on_host(call.out));
+    return (call.in && !device::is_host_accessible(call.in)) || (call.out && !device::is_host_accessible(call.out));
   }
-  // Equal on every rank: it depends only on the call, and memory is GPU memory on all ranks or on none.
-  static bool ours(std::span<const Call> calls) {
+  // True if NCCL runs these calls. All ranks get the same result: it depends only on the calls and on the kind of
+  // memory, and the buffers of a call are in GPU memory on all ranks or on none.
+  static bool uses_nccl(std::span<const Call> calls) {
     return std::all_of(calls.begin(), calls.end(), [](const Call& call) {
       return moves_data(call.op) && on_device(call) && type_of(call.dtype) && call.algorithm == "auto";
     });
@@ -186,17 +187,18 @@ class Nccl final : public Communicator {
 
   void check(ncclResult_t result, const char* what) const {
     if (result == ncclSuccess || result == ncclInProgress) return;
-    throw CommError(CommError::Kind::lost, -1, fmt::format("NCCL, {}: {}", what, library_.error_string(result)));
+    throw CommError(CommError::Kind::lost, -1,
+                    fmt::format("NCCL failed in {}: {}", what, library_.error_string(result)));
   }
 
-  // No NCCL call is in flight, so other callers may use the host communicator.
-  void settle() const {
+  // Waits until no NCCL call is in flight. Then this thread may use the host communicator.
+  void wait_for_worker() const {
     if (!worker_.idle()) worker_.post([] {}).wait(Deadline::after(kForever));
   }
 
-  void give_up() {
+  void abort_group() {
     const std::lock_guard lock(mutex_);
-    gone_ = true;
+    aborted_ = true;
     if (comm_) library_.abort(std::exchange(comm_, nullptr));
   }
 
@@ -206,8 +208,8 @@ class Nccl final : public Communicator {
     job.ready.make_wait(queue);
     {
       const std::lock_guard lock(mutex_);
-      if (gone_) throw CommError(CommError::Kind::aborted, -1, "the NCCL group was aborted");
-      check(library_.group_start(), "a group of calls");
+      if (aborted_) throw CommError(CommError::Kind::aborted, -1, "the NCCL group was aborted");
+      check(library_.group_start(), "ncclGroupStart");
       for (const Call& call : job.calls) queue_call(call, device::handle_of(queue));
       check(library_.group_end(), describe(job.calls.front()).c_str());
     }
@@ -217,22 +219,22 @@ class Nccl final : public Communicator {
     for (const Call& call : job.calls) count(call, begun, job.calls.size());
   }
 
-  // Polls often at first, then less often.
+  // Waits for the end of the call by polling, with pauses that grow from 2 µs to 200 µs.
   void wait(const device::GpuEvent& done, const Call& call) {
     const Deadline deadline = Deadline::after(call.timeout > Duration::zero() ? call.timeout : kForever);
     auto pause = std::chrono::microseconds(2);
     while (!done.passed()) {
       {
         const std::lock_guard lock(mutex_);
-        if (gone_) throw CommError(CommError::Kind::aborted, -1, "the NCCL group was aborted");
+        if (aborted_) throw CommError(CommError::Kind::aborted, -1, "the NCCL group was aborted");
         ncclResult_t state = ncclSuccess;
-        check(library_.async_error(comm_, &state), "asked how it goes");
+        check(library_.async_error(comm_, &state), "ncclCommGetAsyncError");
         check(state, describe(call).c_str());
       }
       if (deadline.passed()) {
-        give_up();
+        abort_group();
         throw CommError(CommError::Kind::timeout, -1,
-                        fmt::format("rank {}: {} through NCCL timed out", rank(), describe(call)));
+                        fmt::format("rank {} timed out in {} through NCCL", rank(), describe(call)));
       }
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, std::chrono::microseconds(200));
@@ -262,8 +264,9 @@ class Nccl final : public Communicator {
       case Op::all_reduce:
         return check(library_.all_reduce(in, out, n, type, reduce, comm_, queue), "all_reduce");
       case Op::reduce_scatter:
-        if (even) return check(library_.reduce_scatter(in, out, n / peers, type, reduce, comm_, queue), "sums");
-        for (size_t k = 0; k < peers; ++k)  // a chunk each, of which some have an element more
+        if (even)
+          return check(library_.reduce_scatter(in, out, n / peers, type, reduce, comm_, queue), "reduce_scatter");
+        for (size_t k = 0; k < peers; ++k)  // one chunk per rank; some chunks have one element more
           check(library_.reduce(in + chunk(k).offset * element, out, chunk(k).count, type, reduce, static_cast<int>(k),
                                 comm_, queue),
                 "reduce_scatter");
@@ -305,17 +308,17 @@ class Nccl final : public Communicator {
       case Op::wait:
         break;
     }
-    ESP_CHECK(false, "{} moves nothing", name_of(call.op));
+    ESP_CHECK(false, "{} is not a data transfer", name_of(call.op));
   }
 
-  void count(const Call& call, int64_t begun, size_t together) {
+  void count(const Call& call, int64_t begun, size_t num_calls) {
     auto row = std::find_if(stats_.begin(), stats_.end(), [&](const CallStats& one) { return one.op == call.op; });
     if (row == stats_.end()) row = stats_.insert(stats_.end(), CallStats{call.op, "nccl", "nccl"});
     const BufferCounts extents = buffer_counts_of(call, rank(), size());
     row->calls += 1;
     row->bytes_sent += extents.in * size_of(call.dtype);
     row->bytes_received += extents.out * size_of(call.dtype);
-    row->ms += static_cast<double>(now_ns() - begun) * 1e-6 / static_cast<double>(together);
+    row->ms += static_cast<double>(now_ns() - begun) * 1e-6 / static_cast<double>(num_calls);
   }
 
   const std::unique_ptr<Communicator> owned_;
@@ -324,13 +327,13 @@ class Nccl final : public Communicator {
   device::MemoryAccount& account_;
   const NcclLibrary& library_;
   device::GpuQueue queue_;
-  const std::unique_ptr<Communicator> staged_;  // for what NCCL does not do
-  Work staged_work_;                            // the last of it
-  mutable std::mutex mutex_;                    // guards the two below; abort comes from another thread
+  const std::unique_ptr<Communicator> staged_;  // runs the calls that NCCL does not support
+  Work staged_work_;                            // the last call started on staged_
+  mutable std::mutex mutex_;                    // guards the next two members; `abort` is called from another thread
   ncclComm_t comm_ = nullptr;
-  bool gone_ = false;
-  std::vector<CallStats> stats_;       // owned by the worker, or by a caller after settle
-  mutable Worker worker_{"esp-nccl"};  // last: ends first
+  bool aborted_ = false;
+  std::vector<CallStats> stats_;       // used by the worker's thread, or by a caller after wait_for_worker
+  mutable Worker worker_{"esp-nccl"};  // declared last, so that the thread ends before other members are destroyed
 };
 
 }  // namespace
@@ -343,7 +346,7 @@ std::string nccl_version(std::string* problem) {
   return fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100);
 }
 
-std::string why_not_nccl(Communicator& host, device::Device device) {
+std::string nccl_unsupported_reason(Communicator& host, device::Device device) {
   const auto ranks = static_cast<size_t>(host.size());
   std::vector<GpuName> names(ranks);
   const std::string& problem = nccl_library().problem;

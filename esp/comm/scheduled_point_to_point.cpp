@@ -7,8 +7,9 @@
 namespace esp::comm {
 namespace {
 
-// The part of a call that both ends know, so that their tags are equal: a send to the receiver.
-Call as_sent(const Call& call, int me) {
+// The message as its sender describes it: a send to the receiver. Only fields that both ends know are set, so both ends
+// compute the same tag.
+Call sender_view(const Call& call, int me) {
   Call sent;
   sent.op = Op::send;
   sent.count = call.count;
@@ -19,8 +20,8 @@ Call as_sent(const Call& call, int me) {
 
 }  // namespace
 
-// Independent messages, all in flight at once. Numbered per peer and direction.
-void ScheduledCommunicator::run_points(std::span<const Call> calls) {
+// Runs independent messages, all in flight at once. They have sequence numbers per peer and direction.
+void ScheduledCommunicator::run_point_to_point(std::span<const Call> calls) {
   messages_.clear();
   for (const Call& call : calls) {
     auto peer = static_cast<size_t>(call.root);
@@ -28,22 +29,23 @@ void ScheduledCommunicator::run_points(std::span<const Call> calls) {
     Executor::PeerMessage& message = messages_.emplace_back();
     message.sends = call.op == Op::send;
     message.transfer.peer = call.root;
-    message.transfer.data = message.sends ? static_cast<std::byte*>(const_cast<void*>(call.in))  // only read
-                                          : static_cast<std::byte*>(call.out);
+    // the cast is safe, because a send only reads the data
+    message.transfer.data =
+        message.sends ? static_cast<std::byte*>(const_cast<void*>(call.in)) : static_cast<std::byte*>(call.out);
     message.transfer.bytes = call.count * size_of(call.dtype);
-    message.transfer.tag = tag_of(as_sent(call, rank()), number, kAutoAlgorithm);
+    message.transfer.tag = tag_of(sender_view(call, rank()), number, kAutoAlgorithm);
   }
   publish_position(calls.front(), messages_.front().transfer.tag.sequence);
   net::Traffic before = transport_->total();
   auto outcome = executor_->exchange(messages_, *deadline_);
   const Call* concerned = &calls.front();
-  int peer = outcome == Executor::RunStatus::mismatched ? executor_->mismatch().peer : executor_->waits_for();
+  int peer = outcome == Executor::RunStatus::mismatched ? executor_->mismatch().peer : executor_->missing_peer();
   for (const Call& call : calls)
     if (call.root == peer && (call.op == Op::recv || concerned->root != peer)) concerned = &call;
-  settle(outcome, *concerned);
+  check_run_status(outcome, *concerned);
   for (const Call& call : calls) counter(call.op, kAutoAlgorithm).calls++;
   CallCounter& c = counter(calls.front().op, kAutoAlgorithm);
-  c.calls--;  // count_traffic counts it
+  c.calls--;  // count_traffic increments it again
   count_traffic(c, before);
   c.ns += ns_since_begin();
 }
@@ -54,7 +56,7 @@ std::string ScheduledCommunicator::signal_key(int from, int to, uint64_t number)
 
 void ScheduledCommunicator::run_signal(const Call& call) {
   uint64_t number = ++signalled_[static_cast<size_t>(call.root)];
-  note(call, number, kAutoAlgorithm);
+  record_begin(call, number, kAutoAlgorithm);
   world_.store->set(signal_key(rank(), call.root, number), "");
   counter(call.op, kAutoAlgorithm).calls++;
 }
@@ -64,9 +66,9 @@ void ScheduledCommunicator::run_wait(const Call& call) {
   publish_position(call, number);
   std::string key = signal_key(call.root, rank(), number);
   try {
-    net::await_key(world_, group_, key, group_.members[static_cast<size_t>(call.root)], *deadline_);
+    net::wait_for_key(world_, group_, key, group_.members[static_cast<size_t>(call.root)], *deadline_);
   } catch (const CommError& error) {
-    if (error.kind() == CommError::Kind::timeout) expire(call, call.root);
+    if (error.kind() == CommError::Kind::timeout) throw_timeout(call, call.root);
     throw;
   }
   world_.store->erase(key);
