@@ -1,4 +1,5 @@
-// The C interface from inside one process: results, errors as codes and words, works, groups.
+// Tests of the C interface within one process: results, error codes, error messages, asynchronous calls (esp_work) and
+// groups.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int kRanks = 3;
 
-// A world in this process, ended with the test.
+// One communicator per local rank. The destructor finalizes them.
 struct World {
   explicit World(const char* options = "timeout_s=30") {
     EXPECT_EQ(esp_init_local(kRanks, options, comms), ESP_OK) << esp_last_error();
@@ -39,7 +40,7 @@ TEST(CInterface, DrivesSeveralRanksFromOneThread) {
   for (auto& buffer : out) EXPECT_EQ(buffer, std::vector<float>(1000, 1.0f));
 }
 
-TEST(CInterface, RunsOneThreadPerRankWithWorksInFlight) {
+TEST(CInterface, RunsOneThreadPerRankWithAsyncCallsInFlight) {
   World world;
   std::vector<std::jthread> threads;
   for (int r = 0; r < kRanks; ++r)
@@ -52,7 +53,7 @@ TEST(CInterface, RunsOneThreadPerRankWithWorksInFlight) {
       EXPECT_EQ(esp_work_wait(second, -1), ESP_OK);
       int done = 0;
       EXPECT_EQ(esp_work_test(first, &done), ESP_OK);
-      EXPECT_EQ(done, 1);  // calls end in the order they were made
+      EXPECT_EQ(done, 1);  // the calls complete in the order in which they were made
       EXPECT_EQ(esp_work_wait(first, 10), ESP_OK);
       esp_work_free(first);
       esp_work_free(second);
@@ -62,7 +63,7 @@ TEST(CInterface, RunsOneThreadPerRankWithWorksInFlight) {
     });
 }
 
-TEST(CInterface, SplitsAndAllocatesInAGroup) {
+TEST(CInterface, SplitsCommunicatorAndAllocatesMemoryWithinGroup) {
   World world;
   esp_comm* halves[kRanks] = {};
   void* memory[kRanks] = {};
@@ -84,7 +85,7 @@ TEST(CInterface, SplitsAndAllocatesInAGroup) {
   }
 }
 
-TEST(CInterface, EndsInAGroupWhatItsCallsUse) {
+TEST(CInterface, FinalizesCommunicatorAfterQueuedGroupCalls) {
   esp_comm* comms[2] = {};
   ASSERT_EQ(esp_init_local(2, nullptr, comms), ESP_OK);
   float data[2][4] = {{1, 2, 3, 4}, {1, 2, 3, 4}};
@@ -95,7 +96,7 @@ TEST(CInterface, EndsInAGroupWhatItsCallsUse) {
   EXPECT_EQ(data[1][3], 8);
 }
 
-TEST(CInterface, AWrongCallInAGroupBeginsNone) {
+TEST(CInterface, StartsNoGroupCallWhenOneIsInvalid) {
   World world("timeout_s=30");
   float data[kRanks][4] = {};
   for (const bool wrong : {true, false}) {
@@ -106,7 +107,7 @@ TEST(CInterface, AWrongCallInAGroupBeginsNone) {
   }
 }
 
-TEST(CInterface, MemoryThatCannotBeIsRefused) {
+TEST(CInterface, RejectsAllocationThatIsTooLarge) {
   for (const size_t bytes : {SIZE_MAX, SIZE_MAX / 2 + 1, SIZE_MAX - 4000, size_t{1} << 50}) {
     World world;
     void* memory[kRanks] = {};
@@ -122,7 +123,7 @@ TEST(CInterface, MemoryThatCannotBeIsRefused) {
   esp_finalize(alone);
 }
 
-TEST(CInterface, RanksThatAskForUnlikeMemoryAreTold) {
+TEST(CInterface, ReportsAllocationSizesThatDifferBetweenRanks) {
   World world("timeout_s=5");
   void* memory[kRanks] = {};
   esp_group_begin();
@@ -130,7 +131,7 @@ TEST(CInterface, RanksThatAskForUnlikeMemoryAreTold) {
   EXPECT_EQ(esp_group_end(), ESP_ERROR_COMM);
 }
 
-TEST(CInterface, PartsBeyondMemoryAreRefused) {
+TEST(CInterface, RejectsCountsBeyondAddressSpace) {
   esp_comm* comm = nullptr;
   ASSERT_EQ(esp_init_local(1, nullptr, &comm), ESP_OK);
   float in[4] = {}, out[4] = {};
@@ -143,7 +144,7 @@ TEST(CInterface, PartsBeyondMemoryAreRefused) {
   esp_finalize(comm);
 }
 
-TEST(CInterface, TellsErrorsByCodeAndInWords) {
+TEST(CInterface, ReportsErrorsByCodeAndMessage) {
   World world("timeout_s=0.3");
   float data[4] = {};
   EXPECT_EQ(esp_all_reduce(nullptr, data, data, 4, ESP_F32, ESP_SUM, nullptr), ESP_ERROR_USAGE);
@@ -154,19 +155,20 @@ TEST(CInterface, TellsErrorsByCodeAndInWords) {
   for (int wrong : {-1, 5, 256})
     EXPECT_EQ(esp_all_reduce(world.comms[0], data, data, 4, ESP_F32, wrong, nullptr), ESP_ERROR_USAGE);
   EXPECT_EQ(esp_group_end(), ESP_ERROR_USAGE);
-  // A second thread's errors are its own.
+  // Each thread has its own last error.
   std::jthread([] { EXPECT_STREQ(esp_last_error(), ""); });
 
   esp_work* work = nullptr;
   EXPECT_EQ(esp_barrier(world.comms[1], &work), ESP_OK);
   EXPECT_EQ(esp_work_wait(work, 0.01), ESP_NOT_DONE);
-  EXPECT_EQ(esp_work_wait(work, -1), ESP_ERROR_COMM);  // nobody else came
+  // the wait ends with an error, because the other ranks never enter the barrier
+  EXPECT_EQ(esp_work_wait(work, -1), ESP_ERROR_COMM);
   EXPECT_GE(esp_last_error_rank(), 0);
   esp_work_free(work);
   EXPECT_EQ(esp_barrier(world.comms[1], nullptr), ESP_ERROR_COMM);
 }
 
-TEST(CInterface, ChecksItsOptions) {
+TEST(CInterface, RejectsInvalidOptions) {
   esp_comm* comms[2] = {};
   EXPECT_EQ(esp_init_local(2, "tiemout_s=3", comms), ESP_ERROR_USAGE);
   EXPECT_NE(std::string(esp_last_error()).find("did you mean \"timeout_s\""), std::string::npos) << esp_last_error();
@@ -180,7 +182,7 @@ TEST(CInterface, ChecksItsOptions) {
   EXPECT_EQ(esp_api_version(), ESP_API_VERSION);
 }
 
-TEST(CInterface, MakesAWorldOfOne) {
+TEST(CInterface, InitialisesSingleRankWorld) {
   esp_comm* comm = nullptr;
   ASSERT_EQ(esp_init_rank(0, 1, nullptr, 0, nullptr, nullptr, &comm), ESP_OK) << esp_last_error();
   double one = 1, two = 0;

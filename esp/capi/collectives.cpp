@@ -24,18 +24,20 @@ esp_result remember(esp_result result, const char* text, int rank = -1) noexcept
   try {
     last_error() = {text, rank};
   } catch (...) {
-    last_error().rank = rank;  // no memory for the words
+    last_error().rank = rank;  // there is no memory for the message, so only the rank is stored
   }
   return result;
 }
 
 DType to_dtype(esp_dtype dtype) {
-  if (dtype < ESP_F64 || dtype > ESP_U8) throw UsageError(fmt::format("no such element type: {}", dtype));
+  if (dtype < ESP_F64 || dtype > ESP_U8)
+    throw UsageError(fmt::format("dtype: got {}; expected an esp_dtype, 0 to {}", dtype, static_cast<int>(ESP_U8)));
   return static_cast<DType>(dtype);
 }
 
 comm::ReduceOp to_reduce(esp_op op) {
-  if (op < ESP_SUM || op > ESP_AVG) throw UsageError(fmt::format("no such reduction: {}", op));
+  if (op < ESP_SUM || op > ESP_AVG)
+    throw UsageError(fmt::format("op: got {}; expected an esp_op, 0 to {}", op, static_cast<int>(ESP_AVG)));
   return static_cast<comm::ReduceOp>(op);
 }
 
@@ -52,14 +54,15 @@ comm::Call make_call(comm::Op op, const void* in, void* out, size_t count, esp_d
 size_t times_size(const esp_comm* comm, size_t count) {
   if (!comm) return 0;
   auto size = static_cast<size_t>(comm->communicator->size());
-  if (count > std::numeric_limits<size_t>::max() / size) throw UsageError(fmt::format("{} per rank overflows", count));
+  if (count > std::numeric_limits<size_t>::max() / size)
+    throw UsageError(fmt::format("count: got {} per rank; the total over {} ranks overflows size_t", count, size));
   return count * size;
 }
 
-// Blocking, started, or kept for the end of the group.
-void make(esp_comm* comm, const comm::Call& call, esp_work** work) {
-  if (!comm) throw UsageError("comm is a null pointer");
-  OpenGroup& group = OpenGroup::of_this_thread();
+// While a group is open, queues the call. Otherwise runs the call (if `work` is null) or starts it.
+void submit(esp_comm* comm, const comm::Call& call, esp_work** work) {
+  if (!comm) throw UsageError("comm: must not be NULL");
+  PendingGroup& group = PendingGroup::this_thread();
   if (group.open()) return group.add(comm, call, work);
   if (!work) return comm->communicator->run(call);
   *work = nullptr;
@@ -68,7 +71,7 @@ void make(esp_comm* comm, const comm::Call& call, esp_work** work) {
 
 }  // namespace
 
-esp_result remember_current_exception() noexcept {
+esp_result store_current_exception() noexcept {
   try {
     throw;
   } catch (const CommError& error) {
@@ -85,7 +88,7 @@ esp_result remember_current_exception() noexcept {
   } catch (const std::exception& error) {
     return remember(ESP_ERROR_INTERNAL, error.what());
   } catch (...) {
-    return remember(ESP_ERROR_INTERNAL, "an unknown exception");
+    return remember(ESP_ERROR_INTERNAL, "unknown exception, not derived from std::exception");
   }
 }
 
@@ -116,128 +119,130 @@ int esp_size(const esp_comm* comm) {
 }
 
 esp_result esp_broadcast(esp_comm* comm, void* data, size_t count, esp_dtype dtype, int root, esp_work** work) {
-  return guarded([&] {
+  return run_guarded([&] {
     Call call = make_call(Op::broadcast, data, data, count, dtype);
     call.root = root;
-    make(comm, call, work);
+    submit(comm, call, work);
   });
 }
 
 esp_result esp_reduce(esp_comm* comm, const void* in, void* out, size_t count, esp_dtype dtype, esp_op op, int root,
                       esp_work** work) {
-  return guarded([&] {
+  return run_guarded([&] {
     Call call = make_call(Op::reduce, in, out, count, dtype);
     call.reduce = to_reduce(op);
     call.root = root;
-    make(comm, call, work);
+    submit(comm, call, work);
   });
 }
 
 esp_result esp_all_reduce(esp_comm* comm, const void* in, void* out, size_t count, esp_dtype dtype, esp_op op,
                           esp_work** work) {
-  return guarded([&] {
+  return run_guarded([&] {
     Call call = make_call(Op::all_reduce, in, out, count, dtype);
     call.reduce = to_reduce(op);
-    make(comm, call, work);
+    submit(comm, call, work);
   });
 }
 
 esp_result esp_reduce_scatter(esp_comm* comm, const void* in, void* out, size_t recv_count, esp_dtype dtype, esp_op op,
                               esp_work** work) {
-  return guarded([&] {
+  return run_guarded([&] {
     Call call = make_call(Op::reduce_scatter, in, out, times_size(comm, recv_count), dtype);
     call.reduce = to_reduce(op);
-    make(comm, call, work);
+    submit(comm, call, work);
   });
 }
 
 esp_result esp_all_gather(esp_comm* comm, const void* in, void* out, size_t send_count, esp_dtype dtype,
                           esp_work** work) {
-  return guarded([&] { make(comm, make_call(Op::all_gather, in, out, times_size(comm, send_count), dtype), work); });
+  return run_guarded(
+      [&] { submit(comm, make_call(Op::all_gather, in, out, times_size(comm, send_count), dtype), work); });
 }
 
 esp_result esp_gather(esp_comm* comm, const void* in, void* out, size_t send_count, esp_dtype dtype, int root,
                       esp_work** work) {
-  return guarded([&] {
+  return run_guarded([&] {
     Call call = make_call(Op::gather, in, out, times_size(comm, send_count), dtype);
     call.root = root;
-    make(comm, call, work);
+    submit(comm, call, work);
   });
 }
 
 esp_result esp_scatter(esp_comm* comm, const void* in, void* out, size_t recv_count, esp_dtype dtype, int root,
                        esp_work** work) {
-  return guarded([&] {
+  return run_guarded([&] {
     Call call = make_call(Op::scatter, in, out, times_size(comm, recv_count), dtype);
     call.root = root;
-    make(comm, call, work);
+    submit(comm, call, work);
   });
 }
 
 esp_result esp_all_to_all(esp_comm* comm, const void* in, void* out, size_t count_per_rank, esp_dtype dtype,
                           esp_work** work) {
-  return guarded(
-      [&] { make(comm, make_call(Op::all_to_all, in, out, times_size(comm, count_per_rank), dtype), work); });
+  return run_guarded(
+      [&] { submit(comm, make_call(Op::all_to_all, in, out, times_size(comm, count_per_rank), dtype), work); });
 }
 
 esp_result esp_all_to_all_v(esp_comm* comm, const void* in, const size_t* send_counts, const size_t* send_offsets,
                             void* out, const size_t* recv_counts, const size_t* recv_offsets, esp_dtype dtype,
                             esp_work** work) {
-  return guarded([&] {
+  return run_guarded([&] {
     if (!send_counts || !send_offsets || !recv_counts || !recv_offsets)
-      throw UsageError("all_to_all_v: counts or offsets are a null pointer");
+      throw UsageError("all_to_all_v: counts and offsets must not be NULL");
     Call call = make_call(Op::all_to_all_v, in, out, 0, dtype);
     auto size = times_size(comm, 1);
     call.send_counts = {send_counts, size};
     call.send_offsets = {send_offsets, size};
     call.recv_counts = {recv_counts, size};
     call.recv_offsets = {recv_offsets, size};
-    make(comm, call, work);
+    submit(comm, call, work);
   });
 }
 
 esp_result esp_send(esp_comm* comm, const void* data, size_t count, esp_dtype dtype, int peer, esp_work** work) {
-  return guarded([&] {
+  return run_guarded([&] {
     Call call = make_call(Op::send, data, nullptr, count, dtype);
     call.root = peer;
-    make(comm, call, work);
+    submit(comm, call, work);
   });
 }
 
 esp_result esp_recv(esp_comm* comm, void* data, size_t count, esp_dtype dtype, int peer, esp_work** work) {
-  return guarded([&] {
+  return run_guarded([&] {
     Call call = make_call(Op::recv, nullptr, data, count, dtype);
     call.root = peer;
-    make(comm, call, work);
+    submit(comm, call, work);
   });
 }
 
 esp_result esp_barrier(esp_comm* comm, esp_work** work) {
-  return guarded([&] { make(comm, Call{}, work); });
+  return run_guarded([&] { submit(comm, Call{}, work); });
 }
 
 esp_result esp_signal(esp_comm* comm, int peer) {
-  return guarded([&] {
+  return run_guarded([&] {
     Call call;
     call.op = Op::signal;
     call.root = peer;
-    make(comm, call, nullptr);
+    submit(comm, call, nullptr);
   });
 }
 
 esp_result esp_wait(esp_comm* comm, int peer, esp_work** work) {
-  return guarded([&] {
+  return run_guarded([&] {
     Call call;
     call.op = Op::wait;
     call.root = peer;
-    make(comm, call, work);
+    submit(comm, call, work);
   });
 }
 
 esp_result esp_work_wait(esp_work* work, double timeout_s) {
-  esp_result result = guarded([&] {
-    if (!work) throw UsageError("work is a null pointer");
-    if (std::isnan(timeout_s)) throw UsageError("a timeout that is no number of seconds; below 0 waits for ever");
+  esp_result result = run_guarded([&] {
+    if (!work) throw UsageError("work: must not be NULL");
+    if (std::isnan(timeout_s))
+      throw UsageError("timeout_s: got NaN; expected seconds, or a negative number for no limit");
     constexpr double kYear = 365.0 * 24 * 3600;
     double seconds = timeout_s < 0 || timeout_s > kYear ? kYear : timeout_s;
     work->work.wait(Deadline::after(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds))));
@@ -246,20 +251,20 @@ esp_result esp_work_wait(esp_work* work, double timeout_s) {
 }
 
 esp_result esp_work_test(esp_work* work, int* done) {
-  return guarded([&] {
-    if (!work || !done) throw UsageError("work or done is a null pointer");
+  return run_guarded([&] {
+    if (!work || !done) throw UsageError("work and done: must not be NULL");
     *done = work->work.done() ? 1 : 0;
   });
 }
 
 esp_result esp_work_free(esp_work* work) {
-  return guarded([&] { delete work; });
+  return run_guarded([&] { delete work; });
 }
 
 esp_result esp_group_begin(void) {
-  return guarded([] { OpenGroup::of_this_thread().begin(); });
+  return run_guarded([] { PendingGroup::this_thread().begin(); });
 }
 
 esp_result esp_group_end(void) {
-  return guarded([] { OpenGroup::of_this_thread().end(); });
+  return run_guarded([] { PendingGroup::this_thread().end(); });
 }

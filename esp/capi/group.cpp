@@ -10,18 +10,18 @@
 
 namespace esp::capi {
 
-OpenGroup& OpenGroup::of_this_thread() {
-  thread_local OpenGroup group;
+PendingGroup& PendingGroup::this_thread() {
+  thread_local PendingGroup group;
   return group;
 }
 
-void OpenGroup::add(esp_comm* comm, const comm::Call& call, esp_work** work) {
+void PendingGroup::add(esp_comm* comm, const comm::Call& call, esp_work** work) {
   if (work) *work = nullptr;
   calls_.push_back({comm, call, work});
 }
 
-void OpenGroup::end() {
-  if (depth_ == 0) throw UsageError("esp_group_end without esp_group_begin");
+void PendingGroup::end() {
+  if (depth_ == 0) throw UsageError("esp_group_end: no group is open. Call esp_group_begin first");
   if (--depth_ > 0) return;
   auto jobs = std::exchange(jobs_, {}), last = std::exchange(last_, {});
   auto calls = std::exchange(calls_, {});
@@ -36,7 +36,7 @@ void OpenGroup::end() {
   if (failed) std::rethrow_exception(failed);
 }
 
-void OpenGroup::run_jobs(std::vector<std::function<void()>> jobs) {
+void PendingGroup::run_jobs(std::vector<std::function<void()>> jobs) {
   std::vector<std::exception_ptr> errors(jobs.size());
   {
     std::vector<std::jthread> threads;
@@ -53,23 +53,25 @@ void OpenGroup::run_jobs(std::vector<std::function<void()>> jobs) {
     if (error) std::rethrow_exception(error);
 }
 
-void OpenGroup::run_calls(const std::vector<Asked>& asked) {
+void PendingGroup::run_calls(const std::vector<QueuedCall>& queued) {
   std::vector<esp_comm*> comms;
-  for (const Asked& one : asked)
+  for (const QueuedCall& one : queued)
     if (std::find(comms.begin(), comms.end(), one.comm) == comms.end()) comms.push_back(one.comm);
-  // Of one that cannot be, none is begun: ranks of this group would wait for each other.
-  for (const Asked& one : asked)
+  // All calls are checked before any is started. If one were invalid after others had started, their ranks would wait
+  // for each other.
+  for (const QueuedCall& one : queued)
     comm::check_arguments(one.call, one.comm->communicator->rank(), one.comm->communicator->size());
-  std::vector<std::pair<Work, bool>> started;  // and whether someone waits for it elsewhere
+  // The bool is true if the caller keeps a work for every call of this communicator; esp_group_end then does not wait.
+  std::vector<std::pair<Work, bool>> started;
   std::exception_ptr first;
   for (esp_comm* comm : comms) {
     std::vector<comm::Call> calls;
-    for (const Asked& one : asked)
+    for (const QueuedCall& one : queued)
       if (one.comm == comm) calls.push_back(one.call);
     try {
       Work work = comm->communicator->start_group(calls);
       bool all_kept = true;
-      for (const Asked& one : asked) {
+      for (const QueuedCall& one : queued) {
         if (one.comm != comm) continue;
         if (one.work) *one.work = new esp_work{work};
         all_kept &= one.work != nullptr;
@@ -82,7 +84,8 @@ void OpenGroup::run_calls(const std::vector<Asked>& asked) {
   for (auto& [work, kept] : started) {
     if (kept) continue;
     try {
-      work.wait(Deadline::after(std::chrono::hours(24 * 365)));  // the calls have deadlines of their own
+      // no limit in practice: each call has its own deadline
+      work.wait(Deadline::after(std::chrono::hours(24 * 365)));
     } catch (...) {
       if (!first) first = std::current_exception();
     }

@@ -1,4 +1,4 @@
-// What stands behind the C interface's opaque handles, and how an exception becomes a result code.
+// The types behind the opaque handles of the C interface, and the conversion of exceptions to result codes.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@
 #include "esp/net/world.h"
 #include "espalier/collectives.h"
 
-// Children share their parent's world; it ends with the last of them.
+// A communicator. Split communicators share their parent's world; the last of them destroys it.
 struct esp_comm {
   std::shared_ptr<esp::net::World> world;
   std::unique_ptr<esp::comm::Communicator> communicator;
@@ -23,25 +23,26 @@ struct esp_work {
 
 namespace esp::capi {
 
-// Keeps the message for esp_last_error; to be called inside a catch block.
-esp_result remember_current_exception() noexcept;
+// Stores the message of the current exception for esp_last_error and returns its result code. Call inside a catch
+// block.
+esp_result store_current_exception() noexcept;
 
-// Runs `body`, which throws or not.
+// Runs `body`. Returns the result code of its exception, if it throws one.
 template <typename Body>
-esp_result guarded(Body&& body) noexcept {
+esp_result run_guarded(Body&& body) noexcept {
   try {
     body();
     return ESP_OK;
   } catch (...) {
-    return remember_current_exception();
+    return store_current_exception();
   }
 }
 
-// "key=value;key=value" into both kinds of options. UsageError lists the keys there are.
-struct Options {
+// The options of a communicator, parsed from "key=value;key=value". UsageError lists the known keys.
+struct CapiOptions {
   net::NetOptions net;
   comm::CommOptions comm;
 };
-Options parse_options(const char* text, Options options = {});
+CapiOptions parse_options(const char* text, CapiOptions options = {});
 
 }  // namespace esp::capi

@@ -1,4 +1,4 @@
-// The options of the C interface from any text: refused with words, or read.
+// Fuzz target: any option text is either rejected with a message or parsed.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace esp;
   const std::string text(reinterpret_cast<const char*>(data), size);
   try {
-    const capi::Options options = capi::parse_options(text.c_str());
+    const capi::CapiOptions options = capi::parse_options(text.c_str());
     (void)comm::parse_preferences(options.comm.algorithms);
   } catch (const UsageError&) {
   }
