@@ -11,7 +11,7 @@
 namespace esp::model {
 namespace {
 
-constexpr double kMostParameters = 1e15;  // keeps byte counts within 64 bits
+constexpr double kMostParameters = 1e15;  // limit, so that byte counts fit in 64 bits
 
 template <typename... Args>
 void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
@@ -67,8 +67,8 @@ void ModelConfig::check_sizes() const {
   const double block = 4 * width * width + each * std::max(1.0, real(experts)) + 3 * width * real(shared_expert);
   const double all = real(layers) * block + width * (2 * real(vocab) + real(seq_len));
   require(all <= kMostParameters,
-          "layers = {}, dim = {}, ffn = {}, vocab = {} and moe.experts = {} make about {:.1e} "
-          "parameters; at most {:.1e} can be counted: make one of them smaller",
+          "layers = {}, dim = {}, ffn = {}, vocab = {}, moe.experts = {}: give about {:.1e} "
+          "parameters; expected at most {:.1e}. Make one of them smaller",
           layers, dim, ffn_or_default(), vocab, experts, all, kMostParameters);
 }
 
@@ -76,25 +76,26 @@ void ModelConfig::check() const {
   check_sizes();
   require(layers > 0, "layers = {}: must be >= 1", layers);
   require(heads > 0, "heads = {}: must be >= 1", heads);
-  require(dim > 0 && dim % heads == 0, "dim = {} is not a positive multiple of heads = {}", dim, heads);
-  require(kv_heads >= 0 && heads % kv_heads_or_all() == 0, "heads = {} is not a multiple of kv_heads = {}", heads,
+  require(dim > 0 && dim % heads == 0, "dim = {}: must be a positive multiple of heads = {}", dim, heads);
+  require(kv_heads >= 0 && heads % kv_heads_or_all() == 0, "heads = {}: must be a multiple of kv_heads = {}", heads,
           kv_heads);
-  require(ffn >= 0, "ffn = {}; 0 means 4·dim", ffn);
-  require(vocab > 0 && vocab <= INT32_MAX, "vocab = {}; give the tokenizer's size, at most {}", vocab, INT32_MAX);
+  require(ffn >= 0, "ffn = {}: must be >= 0; 0 means 4·dim", ffn);
+  require(vocab > 0 && vocab <= INT32_MAX, "vocab = {}: must be from 1 to {}; use the tokenizer's size", vocab,
+          INT32_MAX);
   require(seq_len > 0, "seq_len = {}: must be >= 1", seq_len);
   require(dropout >= 0 && dropout < 1, "dropout = {}: must be in [0, 1)", dropout);
   require(norm_eps > 0, "norm_eps = {}: must be > 0", norm_eps);
   require(init_std >= 0, "init_std = {}: must be >= 0", init_std);
   require(positions != Positions::rotary || head_dim() % 2 == 0,
-          "positions = \"rotary\": needs an even head size; dim / heads = {}", head_dim());
+          "positions = \"rotary\": needs an even head dimension; dim / heads = {}", head_dim());
   require(positions != Positions::rotary || rope.theta > 1, "rope_theta = {}: must be > 1", rope.theta);
   check_scaling(*this);
-  require(type_vocab >= 0 && num_classes >= 0, "type_vocab = {} and num_classes = {} may not be negative", type_vocab,
+  require(type_vocab >= 0 && num_classes >= 0, "type_vocab = {} and num_classes = {}: must be >= 0", type_vocab,
           num_classes);
   const bool bert = arch == "bert", t5 = arch == "t5";
   require(bert || (type_vocab == 0 && num_classes == 0 && !pooler && !headless),
           "type_vocab, num_classes, pooler and headless need arch = \"bert\"; got arch = \"{}\"", arch);
-  require(!pooler || num_classes > 0 || headless, "pooler needs num_classes");
+  require(!pooler || num_classes > 0 || headless, "pooler = true: needs classes > 0");
   require(bert || t5 || !post_norm, "post_norm needs arch = \"bert\" or \"t5\"; got arch = \"{}\"", arch);
   require(!gated || activation == kernel::Activation::silu, "gated needs activation = \"silu\"; got {}",
           kernel::name_of(activation));
@@ -103,13 +104,14 @@ void ModelConfig::check() const {
   require(experts == 0 || (experts_per_token >= 1 && experts_per_token <= experts),
           "moe.top_k = {}: must be from 1 to moe.experts = {}", experts_per_token, experts);
   require(experts == 0 || (expert_every >= 1 && expert_every <= layers),
-          "moe.every = {}: 1 (every block has experts) to the number of layers, {}", expert_every, layers);
+          "moe.every = {}: must be from 1 (every block has experts) to layers = {}", expert_every, layers);
   require(expert_capacity >= 0 && expert_aux >= 0 && expert_z >= 0,
-          "moe.capacity_factor = {}, moe.aux_loss = {} and moe.z_loss = {} may not be negative", expert_capacity,
-          expert_aux, expert_z);
+          "moe.capacity_factor = {}, moe.aux_loss = {} and moe.z_loss = {}: must be >= 0", expert_capacity, expert_aux,
+          expert_z);
   require(shared_expert >= 0 && (shared_expert == 0 || experts > 0),
-          "moe.shared = {}: a width, beside experts, of which there are {}", shared_expert, experts);
-  require(!t5 || tie_embeddings, "t5 shares one table between encoder, decoder and head: tie_embeddings = true");
+          "moe.shared = {}: must be >= 0, and 0 without experts; moe.experts = {}", shared_expert, experts);
+  require(!t5 || tie_embeddings,
+          "tie_embeddings = false: must be true for arch = \"t5\"; encoder, decoder and head share one table");
 }
 
 }  // namespace esp::model

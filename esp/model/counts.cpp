@@ -24,8 +24,9 @@ int64_t block(const ModelConfig& c) {
   return attention(c) + perceptron(c, c.ffn_or_default()) + 2 * norm(c);
 }
 
-// Parameters of experts beyond the one feed-forward that `block` counts: all experts, or those used per token.
-int64_t more_in_experts(const ModelConfig& c, bool seen) {
+// Parameters of the mixture-of-experts blocks in addition to the one MLP per block that `block` counts: further
+// experts, router, shared expert. `seen` = true counts only the experts that one token uses, false counts all experts.
+int64_t extra_expert_parameters(const ModelConfig& c, bool seen) {
   int64_t more = 0;
   for (int64_t i = 0; i < c.layers; ++i)
     if (c.has_experts(i))
@@ -45,7 +46,7 @@ int64_t bert_head(const ModelConfig& c) {
   return linear(c.dim, c.dim, true) + norm(c) + c.vocab + (c.tie_embeddings ? 0 : c.vocab * c.dim);
 }
 
-// Scores and weighted values, forward and backward, of one token.
+// FLOPs per token of the attention core in all layers (scores and weighted values), forward and backward.
 double attention_flops(const ModelConfig& c, int64_t seq_len) {
   const double each = static_cast<double>(c.layers) * static_cast<double>(c.dim) * static_cast<double>(seq_len);
   const double causal = 6, whole = 12;
@@ -65,12 +66,12 @@ int64_t parameter_count(const ModelConfig& c) {
     const int64_t decoder_block = block(c) + attention(c) + norm(c);
     return table + 2 * positions(c) + c.layers * (block(c) + decoder_block) + (c.post_norm ? 0 : 2 * norm(c));
   }
-  return table + positions(c) + c.layers * block(c) + more_in_experts(c, false) + norm(c) +
+  return table + positions(c) + c.layers * block(c) + extra_expert_parameters(c, false) + norm(c) +
          (c.tie_embeddings ? 0 : table);
 }
 
 int64_t parameters_per_token(const ModelConfig& c) {
-  return parameter_count(c) - more_in_experts(c, false) + more_in_experts(c, true);
+  return parameter_count(c) - extra_expert_parameters(c, false) + extra_expert_parameters(c, true);
 }
 
 double flops_per_token(const ModelConfig& c, int64_t seq_len) {
@@ -79,7 +80,7 @@ double flops_per_token(const ModelConfig& c, int64_t seq_len) {
 
 double recomputed_flops_per_token(const ModelConfig& c, int64_t seq_len, nn::RecomputeMode recompute) {
   if (recompute == nn::RecomputeMode::none) return 0;
-  // Forward is a third of what a step does.
+  // Recomputation repeats the forward pass, which is a third of the FLOPs of a step.
   if (recompute == nn::RecomputeMode::selective) return attention_flops(c, seq_len) / 3;
   const double tables = 6.0 * static_cast<double>(c.vocab * c.dim) * (c.tie_embeddings ? 1 : 2);
   return (flops_per_token(c, seq_len) - tables) / 3;

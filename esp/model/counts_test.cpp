@@ -13,15 +13,15 @@ int64_t count(const char* name) {
   return parameter_count(preset(name).config);
 }
 
-TEST(Counts, EqualTheBuiltModelForEveryPreset) {
-  for (const Preset& p : presets()) {  // shapes only: nothing is allocated
+TEST(Counts, MatchBuiltModelForEveryPreset) {
+  for (const Preset& p : presets()) {  // make_model only computes shapes: it allocates no parameters
     const auto model = make_model(p.config);
     EXPECT_EQ(parameter_count(p.config), model->parameters().count()) << p.name;
     EXPECT_EQ(model->parameters().units().size(), static_cast<size_t>(model->num_blocks() + 2)) << p.name;
   }
 }
 
-TEST(Counts, EqualTheBuiltModelForUnusualShapes) {
+TEST(Counts, MatchBuiltModelForUnusualShapes) {
   for (const char* arch : {"gpt", "llama", "bert", "t5"})
     for (int variant = 0; variant < 32; ++variant) {
       ModelConfig c = default_config(arch);
@@ -71,7 +71,8 @@ TEST(Counts, MatchPaperForGpt3Family) {
     EXPECT_NEAR(static_cast<double>(count(name)) / 1e9 / billions, 1, 5e-3 / billions + 1e-6) << name;
 }
 
-// L(12h² + 13h) + Vh + sh + 2h, and what is left of it without biases and norms, or with two of the biases only.
+// Exact count: L(12h² + 13h) + Vh + sh + 2h. The second formula leaves out positions and all biases and norms. The
+// third adds the two MLP biases (5h per layer) to the second.
 TEST(Counts, MatchCommonFormulasForGpt3) {
   const int64_t h = 12288, L = 96, V = 50257, s = 2048;
   EXPECT_EQ(count("gpt3-175b"), V * h + s * h + L * (12 * h * h + 13 * h) + 2 * h);
@@ -85,24 +86,25 @@ TEST(Counts, RecomputedFlopsMatchFormula) {
   EXPECT_EQ(recomputed_flops_per_token(gpt2, 1024, nn::RecomputeMode::none), 0);
   EXPECT_DOUBLE_EQ(recomputed_flops_per_token(gpt2, 1024, nn::RecomputeMode::selective), attention / 3);
   EXPECT_DOUBLE_EQ(recomputed_flops_per_token(gpt2, 1024, nn::RecomputeMode::full), 2 * blocks + attention / 3);
-  // Attention's share for a model with small tables: a third; 8·tokens·parameters where 6 are the model's.
+  // If the embedding tables are small, full recomputation adds a third: 8 · tokens · parameters instead of 6.
   const ModelConfig large = preset("gpt3-175b").config;
   EXPECT_NEAR(recomputed_flops_per_token(large, 2048, nn::RecomputeMode::full) / flops_per_token(large, 2048), 1.0 / 3,
               2e-3);
 }
 
-TEST(Counts, FlopsPerToken) {
+TEST(Counts, FlopsPerTokenMatchFormula) {
   const ModelConfig gpt2 = preset("gpt2-124m").config;
   EXPECT_DOUBLE_EQ(flops_per_token(gpt2, 1024), 6.0 * 124'439'808 + 6.0 * 12 * 768 * 1024);
   EXPECT_DOUBLE_EQ(make_model(gpt2)->flops_per_token(512), flops_per_token(gpt2, 512));
-  // All of the attention counted, the paper's form agrees with 6N up to biases, norms and positions.
+  // The formula of the paper counts the whole attention matrix, flops_per_token only the causal half. With the other
+  // half added, both differ only by biases, norms and positions.
   const double causal_half = 6.0 * 12 * 768 * 1024;
   EXPECT_NEAR(megatron_flops_per_token(gpt2, 1024) / (flops_per_token(gpt2, 1024) + causal_half), 1, 0.01);
   const ModelConfig bert = preset("bert-base").config;
   EXPECT_DOUBLE_EQ(flops_per_token(bert, 512), 6.0 * 109'514'298 + 12.0 * 12 * 768 * 512);
 }
 
-TEST(Config, ErrorNamesInvalidValue) {
+TEST(ModelConfig, ErrorNamesInvalidValue) {
   const auto message = [](auto change) {
     ModelConfig c = preset("gpt-tiny").config;
     change(c);
@@ -113,7 +115,7 @@ TEST(Config, ErrorNamesInvalidValue) {
     }
     return std::string("nothing was wrong");
   };
-  EXPECT_THAT(message([](auto& c) { c.heads = 5; }), testing::HasSubstr("dim = 32 is not a positive multiple"));
+  EXPECT_THAT(message([](auto& c) { c.heads = 5; }), testing::HasSubstr("dim = 32: must be a positive multiple"));
   EXPECT_THAT(message([](auto& c) { c.arch = "gtp"; }), testing::HasSubstr("did you mean \"gpt\""));
   EXPECT_THAT(message([](auto& c) { c.kv_heads = 3; }), testing::HasSubstr("kv_heads = 3"));
   EXPECT_THAT(message([](auto& c) { c.num_classes = 2; }), testing::HasSubstr("need arch = \"bert\""));

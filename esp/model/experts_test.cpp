@@ -1,4 +1,4 @@
-// Models with experts: gradients of the whole with the routers' losses, recomputation, generation, shares.
+// Mixture-of-experts models: gradients (with the router losses), recomputation, generation, shards.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -39,7 +39,7 @@ TEST_P(Experts, GradientsMatchDifferencesWithRouterLosses) {
   pass.routing = &report;
   const double scale = 0.125;
   const auto value = [&] {
-    const autograd::NoRecording quiet(t.tape);
+    const autograd::NoGradGuard quiet(t.tape);
     double sum = scale * tensor::item(t.model->forward(pass, batch, scale).total.value());
     for (const auto& layer : report.layers)
       sum += pass.router_scale * (config.expert_aux * layer.aux + config.expert_z * layer.z);
@@ -62,7 +62,7 @@ TEST_P(Experts, GradientsMatchDifferencesWithRouterLosses) {
   }
 }
 
-TEST_P(Experts, RecomputationIsBitIdentical) {
+TEST_P(Experts, RecomputationIsBitIdenticalToStoredActivations) {
   std::vector<std::vector<float>> grads;
   for (nn::RecomputeMode how : {nn::RecomputeMode::none, nn::RecomputeMode::selective, nn::RecomputeMode::full}) {
     TestModel t(small(GetParam()), DType::f32);
@@ -94,7 +94,7 @@ TEST_P(Experts, IncrementalDecodingMatchesWholeSequence) {
   }
 }
 
-TEST_P(Experts, CountsMatchBuiltModel) {
+TEST_P(Experts, ParameterCountsMatchBuiltModel) {
   for (int64_t every : {1, 2})
     for (int64_t shared : {0, 5}) {
       ModelConfig config = small(GetParam());
@@ -104,13 +104,13 @@ TEST_P(Experts, CountsMatchBuiltModel) {
     }
 }
 
-TEST_P(Experts, ShardsStartWithValuesOfTheWhole) {
+TEST_P(Experts, ShardsAreInitialisedLikeWholeModel) {
   const ModelConfig config = small(GetParam());
   TestModel whole(config, DType::f32);
   int64_t held = 0;
   for (int r = 0; r < 3; ++r) {
     ModelPart part;
-    part.shares.experts = {r, 3};
+    part.shards.experts = {r, 3};
     const auto model = make_model(config, part);
     nn::ParameterList* experts = model->experts();
     ASSERT_TRUE(experts);

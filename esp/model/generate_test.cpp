@@ -1,4 +1,4 @@
-// Generation with cached keys and values against the whole forward pass.
+// Generation with a KV cache must give the logits of a forward pass over the whole sequence.
 #include <gtest/gtest.h>
 
 #include "esp/autograd/testing.h"
@@ -28,7 +28,7 @@ void expect_logits_of_the_whole(ModelConfig config) {
 
     ASSERT_TRUE(t.model->can_generate());
     KvCache cache = t.model->make_cache(t.context, B, T);
-    // A prompt of 7, then pieces, then token by token.
+    // Extends the cache by a prompt of 7 tokens, then by several tokens at once, then token by token.
     int64_t at = 0;
     for (const int64_t piece : {7, 3, 1, 1, 5, 1, 1, 1}) {
       tensor::Tensor ids = t.ids({B, piece}, 1, 0);
@@ -47,7 +47,7 @@ void expect_logits_of_the_whole(ModelConfig config) {
 
 class Generation : public testing::TestWithParam<const char*> {};
 
-TEST_P(Generation, CacheMatchesFullForward) {
+TEST_P(Generation, DecodingWithCacheMatchesFullForward) {
   expect_logits_of_the_whole(preset(GetParam()).config);
 }
 
@@ -55,13 +55,13 @@ INSTANTIATE_TEST_SUITE_P(Archs, Generation, testing::Values("gpt-tiny", "llama-t
   return std::string(arch.param).substr(0, std::string(arch.param).find('-'));
 });
 
-TEST(Generation, CacheWithScaledRopeMatchesFullForward) {
+TEST(Generation, DecodingWithCacheAndScaledRopeMatchesFullForward) {
   using kernel::RopeScaling;
   for (const RopeScaling kind : {RopeScaling::linear, RopeScaling::yarn, RopeScaling::llama3})
     expect_logits_of_the_whole(scaled_llama(kind));
 }
 
-TEST(Generation, EncoderDecoderCacheMatchesFullForward) {
+TEST(Generation, EncoderDecoderDecodingWithCacheMatchesFullForward) {
   for (const auto& [dtype, tolerance] : {std::pair{DType::f64, 1e-12}, std::pair{DType::f32, 1e-4}}) {
     ModelConfig config = preset("t5-tiny").config;
     config.init_std = 0.2;
@@ -78,12 +78,12 @@ TEST(Generation, EncoderDecoderCacheMatchesFullForward) {
 
     ASSERT_TRUE(t.model->can_generate() && t.model->has_encoder());
     KvCache cache = t.model->make_cache(t.context, B, T);
-    // A different source first: the second run must not see it.
+    // First encodes another source into the same cache; the next one must replace it completely.
     ModelBatch other;
     other.inputs = t.ids({B, 6}, config.vocab, 8);
-    t.model->read(pass, other, cache);
+    t.model->encode_source(pass, other, cache);
     t.model->extend(pass, t.ids({B, 3}, config.vocab, 9), cache);
-    t.model->read(pass, batch, cache);
+    t.model->encode_source(pass, batch, cache);
     int64_t at = 0;
     for (const int64_t piece : {1, 4, 1, 1, 5}) {
       tensor::Tensor ids = t.ids({B, piece}, 1, 0);
@@ -100,7 +100,7 @@ TEST(Generation, EncoderDecoderCacheMatchesFullForward) {
   }
 }
 
-TEST(Generation, IsRejectedForEncoders) {
+TEST(Generation, EncoderOnlyModelsCannotGenerate) {
   TestModel t(preset("bert-tiny").config, DType::f32);
   EXPECT_FALSE(t.model->can_generate());
 }

@@ -1,4 +1,4 @@
-// Gradients of whole tiny models against central differences in fp64: some elements of every parameter.
+// Compares the gradients of tiny models with central differences in fp64, for some elements of every parameter.
 #include <gtest/gtest.h>
 
 #include "esp/autograd/testing.h"
@@ -12,7 +12,7 @@ ModelConfig small(ModelConfig config) {
   config.ffn = 12;
   config.vocab = 11;
   config.seq_len = 6;
-  config.init_std = 0.4;  // far from where things are nearly linear
+  config.init_std = 0.4;  // large weights, so that the models are far from linear
   config.norm_eps = 1e-5;
   config.dropout = 0.2;
   return config;
@@ -20,7 +20,7 @@ ModelConfig small(ModelConfig config) {
 
 void expect_gradients_of_differences(const ModelConfig& config) {
   TestModel t(config, DType::f64);
-  // Perturbs norms and biases too.
+  // Norms and biases get random values too, because their initial values are constants.
   uint64_t stream = 0;
   for (nn::Parameter& p : t.model->parameters().all())
     if (p.init.kind != nn::Init::Distribution::normal)
@@ -35,7 +35,7 @@ void expect_gradients_of_differences(const ModelConfig& config) {
   pass.training = true;
   const double scale = 0.125;
   const auto value = [&] {
-    const autograd::NoRecording quiet(t.tape);
+    const autograd::NoGradGuard quiet(t.tape);
     return scale * tensor::item(t.model->forward(pass, batch, scale).total.value());
   };
   autograd::backward(t.tape, t.model->forward(pass, batch, scale));
@@ -74,7 +74,8 @@ TEST(ScaledRotary, GradientsMatchFiniteDifferences) {
   using kernel::RopeScaling;
   for (const RopeScaling kind : {RopeScaling::linear, RopeScaling::yarn, RopeScaling::llama3}) {
     ModelConfig config = small(scaled_llama(kind));
-    config.heads = config.kv_heads = 1;  // of 8: the ramp has somewhere to go
+    // one head of width 8, so that some of its frequencies lie within the ramp of the rotary scaling
+    config.heads = config.kv_heads = 1;
     expect_gradients_of_differences(config);
   }
 }

@@ -1,4 +1,5 @@
-// config.json of a Hugging Face folder. All keys are written, defaults too, because other tools read them literally.
+// config.json of a Hugging Face folder. All keys are written, including defaults, because other tools read them without
+// defaults.
 #pragma once
 
 #include "esp/base/json.h"
@@ -6,7 +7,7 @@
 
 namespace esp::model {
 
-Json hf_config(const ModelConfig& config);       // UsageError: not representable in `transformers`
-ModelConfig config_from_hf(const Json& config);  // IoError: what is missing or not understood
+Json hf_config(const ModelConfig& config);       // UsageError: `transformers` cannot represent this model
+ModelConfig config_from_hf(const Json& config);  // IoError: a key is missing or not supported
 
 }  // namespace esp::model

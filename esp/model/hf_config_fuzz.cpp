@@ -1,5 +1,5 @@
-// A config.json from any bytes: refused as a file is, or a config that is whole; written out and read again it is
-// equal.
+// Fuzz target: parses arbitrary bytes as a config.json. The parser throws an error or returns a valid config. That
+// config must stay equal after it is written and read again.
 #include <optional>
 #include <string_view>
 
@@ -31,11 +31,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const std::optional<ModelConfig> config = read(json);
-  if (!config || config->num_classes > 1000) return 0;  // each class is written out by name
+  // config.json lists every class by name, which takes long if there are many
+  if (!config || config->num_classes > 1000) return 0;
   config->check();
   try {
     written = esp::model::hf_config(*config);
-  } catch (const esp::UsageError&) {  // not representable in transformers
+  } catch (const esp::UsageError&) {  // expected: `transformers` cannot represent every valid config
     return 0;
   }
   const std::optional<ModelConfig> again = read(written);

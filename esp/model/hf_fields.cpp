@@ -18,14 +18,14 @@ namespace {
 
 using enum HfUse;
 
-// PreTrainedConfig of `transformers` 3 to 5.
+// Fields that PreTrainedConfig of `transformers` 3 to 5 writes for every model.
 constexpr HfField kCommonFields[] = {
     {"model_type", read},
     {"architectures", read, "null"},
     {"torch_dtype", written},
     {"dtype", written},
     {"transformers_version", written},
-    // What the weights or the computation would differ by.
+    // Fields that would change the weights or the computation.
     {"is_encoder_decoder", fixed, "[false]"},
     {"add_cross_attention", fixed, "[false]"},
     {"cross_attention_hidden_size", fixed, "[null]"},
@@ -36,7 +36,7 @@ constexpr HfField kCommonFields[] = {
     {"sliding_window", fixed, "[null]"},
     {"use_sliding_window", fixed, "[false]"},
     {"auto_map", fixed, "[null]"},
-    // Ids of special tokens.
+    // Ids of the special tokens.
     {"bos_token_id", kept},
     {"eos_token_id", kept},
     {"pad_token_id", kept},
@@ -47,7 +47,7 @@ constexpr HfField kCommonFields[] = {
     {"decoder_start_token_id", kept},
     {"forced_bos_token_id", kept},
     {"forced_eos_token_id", kept},
-    // Origin and labels.
+    // Origin of the model and labels.
     {"_name_or_path", kept},
     {"_commit_hash", kept},
     {"finetuning_task", kept},
@@ -62,7 +62,7 @@ constexpr HfField kCommonFields[] = {
     {"transformers.js_config", kept},
     {"unsloth_fixed", kept},
     {"unsloth_version", kept},
-    // What a call returns, and how it is computed without another result.
+    // Fields that select what a call returns, or how the same result is computed.
     {"attn_implementation", kept},
     {"_attn_implementation", kept},
     {"_attn_implementation_autoset", kept},
@@ -80,7 +80,7 @@ constexpr HfField kCommonFields[] = {
     {"torchscript", kept},
     {"use_bfloat16", kept},
     {"use_cache", kept},
-    // Settings of generate(), which older releases kept here.
+    // Settings of generate(); older releases of `transformers` stored them in config.json.
     {"bad_words_ids", kept},
     {"begin_suppress_tokens", kept},
     {"diversity_penalty", kept},
@@ -120,7 +120,7 @@ bool is_token_id(std::string_view name) {
   return name.ends_with("_token_id");
 }
 
-// An id, a list of ids or null, all of them rows of the vocabulary.
+// True for null, for a token id within the vocabulary, and for a list of such ids.
 bool are_token_ids(const Json& value, int64_t vocab) {
   const auto is_id = [&](const Json& id) {
     return id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < vocab;
@@ -151,7 +151,7 @@ bool is_of_classes(std::string_view name) {
 std::vector<HfField> hf_fields(std::string_view model_type) {
   const HfFormat& format = format_named(model_type);
   std::vector<HfField> rows(format.fields.begin(), format.fields.end());
-  for (const HfField& row : kCommonFields)  // a model_type's own row takes precedence
+  for (const HfField& row : kCommonFields)  // rows of the model_type take precedence
     if (std::none_of(format.fields.begin(), format.fields.end(), [&](const HfField& f) { return f.name == row.name; }))
       rows.push_back(row);
   return rows;
@@ -166,8 +166,8 @@ void check_hf_fields(const Json& config, std::string_view model_type) {
       if (value.is_null()) continue;
       const std::string_view near = nearest_name(name, names_of(rows));
       throw IoError(fmt::format(
-          "config.json: {} = {}: unknown field of a {}{}. Remove it if the model computes the same without it", name,
-          value.dump(), model_type, near.empty() ? "" : fmt::format(" (the nearest known is {})", near)));
+          "config.json: {} = {}: unknown field for model_type {}{}. Remove it if it does not change the computation",
+          name, value.dump(), model_type, near.empty() ? "" : fmt::format(" (nearest known field: {})", near)));
     }
     if (row->use == read && value.is_null() && row->values != "null")
       throw IoError(fmt::format("config.json: {} = null: expected a value", name));
@@ -185,7 +185,7 @@ void keep_hf_fields(Json& exported, const Json& source, const ModelConfig& confi
   const bool same = same_blocks(*shape, config), same_classes = same && shape->num_classes == config.num_classes;
   for (const HfField& row : hf_fields(source.at("model_type").get<std::string>())) {
     const auto at = source.find(row.name);
-    if (at == source.end()) {  // what an export says of itself is not said of the source
+    if (at == source.end()) {  // if the source has no problem_type, the one that the export wrote is cleared
       if (same_classes && row.name == "problem_type" && exported.contains(row.name)) exported["problem_type"] = nullptr;
       continue;
     }
@@ -193,7 +193,8 @@ void keep_hf_fields(Json& exported, const Json& source, const ModelConfig& confi
                               : row.use == kept && (is_of_classes(row.name) ? same_classes : same))
       exported[std::string(row.name)] = *at;
   }
-  // Rotary angles have no table: a run on shorter texts leaves the model as long as it was.
+  // Rotary positions have no table, so a model trained on shorter sequences still works up to its original maximum
+  // length. The export keeps that length.
   if (same && config.positions == Positions::rotary && shape->rope == config.rope && shape->seq_len > config.seq_len)
     exported["max_position_embeddings"] = shape->seq_len;
 }

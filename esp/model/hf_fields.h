@@ -1,5 +1,6 @@
-// The meaning of each field of config.json. A field without a row is rejected unless it is null, because it may change
-// the computation. One table for every model_type, plus one for each.
+// Tables of the fields of config.json and how each field affects the computation. One table has the fields of all
+// model_types; each model_type has another table. A field that is in neither table is rejected unless its value is
+// null, because it may change the computation.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +15,25 @@ namespace esp::model {
 
 enum class HfUse : uint8_t {
   read,     // from_json reads it
-  fixed,    // the model supports one value; others are rejected
-  kept,     // changes no logit; preserved on export
-  written,  // changes no logit; an export writes its own
+  fixed,    // only the listed values are supported; others are rejected
+  kept,     // does not change the logits; preserved on export
+  written,  // does not change the logits; an export writes its own value
 };
 
 struct HfField {
   std::string_view name;
   HfUse use;
-  std::string_view values = {};  // fixed: the accepted values, a JSON array; read: "null" where null means the default
+  // use `fixed`: a JSON array of the accepted values; use `read`: "null" if null means the default
+  std::string_view values = {};
 };
 
-std::vector<HfField> hf_fields(std::string_view model_type);  // IoError: model_type is not read
+std::vector<HfField> hf_fields(std::string_view model_type);  // IoError: unsupported model_type
 
-// IoError names the first field that is not known, or whose value is not supported.
+// IoError names the first field that is unknown or has an unsupported value.
 void check_hf_fields(const Json& config, std::string_view model_type);
 
-// Copies from `source`, the config.json a model was imported from, the fields beyond `config`'s shape: token ids of the
-// vocabulary and, if it describes the same model, every kept field.
+// Copies fields from `source`, the config.json from which the model was imported. Token ids are copied if they lie
+// within the vocabulary. `kept` fields are copied if `source` describes the same model.
 void keep_hf_fields(Json& exported, const Json& source, const ModelConfig& config);
 
 }  // namespace esp::model

@@ -16,7 +16,7 @@ struct ActivationName {
   std::string_view name;
   Activation activation;
 };
-// The first name of an activation is the one written.
+// An activation may have several names; export writes the first.
 constexpr std::array kActivations = {
     ActivationName{"gelu_new", Activation::gelu}, ActivationName{"gelu_pytorch_tanh", Activation::gelu},
     ActivationName{"gelu", Activation::gelu_erf}, ActivationName{"relu", Activation::relu},
@@ -30,8 +30,9 @@ const HfFormat& format_of(const ModelConfig& config) {
   throw UsageError(fmt::format("arch = \"{}\" has no Hugging Face format; expected gpt, llama or bert", config.arch));
 }
 
-// What of a shape must come back from its config.json, by the run file's keys. Left out: zero_positions, which is about
-// the first weights alone, and of [model.moe] what experts have besides their number: no form here has experts.
+// The fields of a ModelConfig that must survive the round trip through config.json, by their keys in the run file. Not
+// listed: zero_positions, because it affects only the initial weights; and all keys of [model.moe] except the number of
+// experts, because no Hugging Face format here has experts.
 struct ShapeKey {
   std::string_view key;
   bool (*same)(const ModelConfig& a, const ModelConfig& b);
@@ -42,7 +43,7 @@ bool same_member(const ModelConfig& a, const ModelConfig& b) {
 }
 using kernel::RopeScaling;
 using kernel::RotaryAngles;
-// The member counts where the scaling is one of these.
+// Equality of a member that matters only for the kinds of rotary scaling in kKinds; true for other kinds.
 template <auto kMember, RopeScaling... kKinds>
 bool same_angle(const ModelConfig& a, const ModelConfig& b) {
   return ((a.rope.scaling != kKinds) && ...) || a.rope.*kMember == b.rope.*kMember;
@@ -83,7 +84,7 @@ constexpr ShapeKey kShapeKeys[] = {
     {"moe.experts", same_member<&ModelConfig::experts>},
 };
 
-// UsageError names the keys that are lost on the way to config.json and back.
+// Reads the exported config.json back and compares. UsageError names the fields of the config that were lost.
 void check_read_back(const HfFormat& format, const ModelConfig& config, const Json& json) {
   std::vector<std::string> lost;
   try {
@@ -95,7 +96,8 @@ void check_read_back(const HfFormat& format, const ModelConfig& config, const Js
   }
   if (!lost.empty())
     throw UsageError(
-        fmt::format("{}: has no form in a Hugging Face folder of model_type \"{}\". Train without it to export",
+        fmt::format("{}: cannot be stored in a Hugging Face folder of model_type \"{}\". Train without it if the model "
+                    "must be exported",
                     fmt::join(lost, ", "), format.model_type));
 }
 
@@ -104,10 +106,11 @@ void check_read_back(const HfFormat& format, const ModelConfig& config, const Js
 std::string_view hf_activation(Activation activation) {
   for (const ActivationName& row : kActivations)
     if (row.activation == activation) return row.name;
-  throw UsageError(fmt::format("activation \"{}\" has no Hugging Face name", kernel::name_of(activation)));
+  throw UsageError(
+      fmt::format("activation \"{}\" has no Hugging Face name. Use --layout espalier", kernel::name_of(activation)));
 }
 
-Activation hf_activation_under(const Json& config, const char* key, const char* otherwise) {
+Activation hf_activation_at(const Json& config, const char* key, const char* otherwise) {
   const auto name = hf_value<std::string>(config, key, otherwise);
   for (const ActivationName& row : kActivations)
     if (row.name == name) return row.activation;
@@ -117,7 +120,7 @@ Activation hf_activation_under(const Json& config, const char* key, const char* 
 
 int64_t hf_size(const Json& config, const char* key) {
   const int64_t value = hf_value<int64_t>(config, key, 0);
-  if (value <= 0) throw IoError(fmt::format("config.json: {} must be a positive number", key));
+  if (value <= 0) throw IoError(fmt::format("config.json: {}: missing or <= 0; expected a positive integer", key));
   return value;
 }
 
@@ -152,8 +155,8 @@ std::vector<HfTensor> hf_names(const ModelConfig& config) {
   return format_of(config).names(config);
 }
 
-std::vector<HfCopy> hf_copies(const ModelConfig& config) {
-  return format_of(config).copies(config);
+std::vector<HfAlias> hf_aliases(const ModelConfig& config) {
+  return format_of(config).aliases(config);
 }
 
 bool hf_is_ignored(const ModelConfig& config, std::string_view name) {
@@ -184,7 +187,7 @@ Json hf_config(const ModelConfig& config) {
 }
 
 ModelConfig config_from_hf(const Json& json) {
-  if (!json.is_object()) throw IoError("config.json is not an object");
+  if (!json.is_object()) throw IoError("config.json: the text is not a JSON object");
   const auto type = hf_value<std::string>(json, "model_type", "");
   check_hf_fields(json, type);
   const ArchitectureRow& row = *std::find_if(

@@ -1,4 +1,4 @@
-// The Hugging Face format of one architecture, referenced by a row of models.cpp, and helpers shared by all.
+// The Hugging Face format of one architecture, referenced by its row of models.cpp, and helpers that all formats share.
 #pragma once
 
 #include <span>
@@ -19,13 +19,14 @@
 namespace esp::model {
 
 struct HfFormat {
-  std::string_view model_type;                      // of config.json
-  std::string_view prefix;                          // of the names of the base model's tensors
-  std::vector<std::string_view> (*roots)();         // first components after the prefix, to detect names without it
-  std::span<const HfField> fields;                  // of this model_type, besides the common ones
-  std::span<const std::string_view> architectures;  // the classes that are read
+  std::string_view model_type;  // "model_type" in config.json
+  std::string_view prefix;      // name prefix of the base model's tensors
+  // First components of tensor names after the prefix. They show that a name was stored without the prefix.
+  std::vector<std::string_view> (*roots)();
+  std::span<const HfField> fields;  // fields that only this model_type has; the common ones are in hf_fields.cpp
+  std::span<const std::string_view> architectures;  // supported classes
   std::vector<HfTensor> (*names)(const ModelConfig&);
-  std::vector<HfCopy> (*copies)(const ModelConfig&);
+  std::vector<HfAlias> (*aliases)(const ModelConfig&);
   bool (*is_ignored)(const ModelConfig&, std::string_view name);
   Json (*to_json)(const ModelConfig&);
   ModelConfig (*from_json)(const Json&);
@@ -33,30 +34,33 @@ struct HfFormat {
 
 std::string_view hf_activation(kernel::Activation activation);
 
-// The value of a key, or `otherwise` if absent or null. IoError for another type.
+// The value of a key, or `otherwise` if it is absent or null. IoError for another type.
 template <typename T>
 T hf_value(const Json& config, const char* key, T otherwise) {
   const auto at = config.find(key);
   if (at == config.end() || at->is_null()) return otherwise;
   try {
-    if constexpr (std::is_same_v<T, int64_t>) {  // 1e99 fits no integer, and the library does not look
-      if (!at->is_number_integer()) throw IoError(fmt::format("config.json: {} must be an integer", key));
+    // An integer is checked first, because the JSON library converts 1e99 to an integer without an error.
+    if constexpr (std::is_same_v<T, int64_t>) {
+      if (!at->is_number_integer())
+        throw IoError(fmt::format("config.json: {} = {}: expected an integer", key, at->dump()));
     }
     return at->get<T>();
   } catch (const Json::exception&) {
-    throw IoError(
-        fmt::format("config.json: {} = {}: wrong type; expected one like {}", key, at->dump(), Json(otherwise).dump()));
+    throw IoError(fmt::format("config.json: {} = {}: wrong type; expected a value such as {}", key, at->dump(),
+                              Json(otherwise).dump()));
   }
 }
-// The activation a key names, or `otherwise`. IoError lists the known.
-kernel::Activation hf_activation_under(const Json& config, const char* key, const char* otherwise);
-int64_t hf_size(const Json& config, const char* key);  // must be there, a positive integer
-std::string hf_architecture(const Json& config);       // the class that was saved; empty: the file has none
+// The activation function that a key names, or `otherwise`. IoError lists the known names.
+kernel::Activation hf_activation_at(const Json& config, const char* key, const char* otherwise);
+int64_t hf_size(const Json& config, const char* key);  // the value of a required positive integer
+// The `transformers` class of the saved model; empty if the file does not name it.
+std::string hf_architecture(const Json& config);
 
-// Adds "<ours>.weight" and, with `bias`, "<ours>.bias", mapped from the same names of `theirs`.
+// Maps "<ours>.weight" to "<theirs>.weight" and, with `bias`, "<ours>.bias" to "<theirs>.bias".
 void add_pair(std::vector<HfTensor>& list, const std::string& ours, const std::string& theirs, bool bias,
               bool transposed);
-// The same for a packed parameter: several of theirs side by side, `widths` columns each.
+// Maps a packed parameter: it contains the tensors `theirs` side by side; theirs[i] has widths[i] columns.
 void add_packed(std::vector<HfTensor>& list, const std::string& ours, const std::vector<std::string>& theirs,
                 const std::vector<int64_t>& widths, bool bias);
 

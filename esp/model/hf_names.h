@@ -1,8 +1,8 @@
-// Maps Espalier parameters to the tensors of a Hugging Face folder.
+// Maps Espalier's parameters to the tensors of a Hugging Face folder.
 //
-// Espalier's linear weights are [in, out]; Hugging Face's are [out, in] (transposed), except GPT-2's. Where Espalier
-// packs several maps (q | k | v, gate | up), each part fills a column range. Both use half-split rotary positions, so
-// LLaMA's q and k need no permutation.
+// Linear weights are [in, out] in Espalier and [out, in] (transposed) in Hugging Face, except GPT-2's. Where Espalier
+// packs several matrices (q | k | v, gate | up), each tensor fills a range of columns. Both use half-split rotary
+// positions, so LLaMA's q and k need no permutation.
 #pragma once
 
 #include <string>
@@ -16,30 +16,30 @@ namespace esp::model {
 struct HfPart {
   std::string name;
   bool transposed = false;
-  // Columns of the packed parameter (last dimension) it fills; num_columns 0: all.
+  // The columns (last dimension) of the packed parameter that this tensor fills; num_columns 0: all columns.
   int64_t first_column = 0, num_columns = 0;
 };
 
 struct HfTensor {
-  std::string name;  // Espalier's
+  std::string name;  // Espalier's name
   std::vector<HfPart> parts;
 };
 
-// One row per parameter of the built model, in any order. UsageError where the architecture has no such form.
+// One row per parameter of the built model, in any order. UsageError if the architecture has no Hugging Face format.
 std::vector<HfTensor> hf_names(const ModelConfig& config);
 
-// A second name of a tensor. A folder may have either name or both.
-struct HfCopy {
+// `name` is a second name of the tensor `of`. A folder may contain either name or both.
+struct HfAlias {
   std::string name, of;
-  bool tied = true;  // false: `transformers` has two tensors, and computes with `of`
+  bool tied = true;  // false: in `transformers` these are two separate tensors; it computes with `of`
 };
-std::vector<HfCopy> hf_copies(const ModelConfig& config);
+std::vector<HfAlias> hf_aliases(const ModelConfig& config);
 
-// Tensors that do not affect the output: masks, frequencies, heads of other objectives.
+// True if the tensor does not affect the output: masks, frequencies, heads of other objectives.
 bool hf_is_ignored(const ModelConfig& config, std::string_view name);
 
-// The canonical name for the variants found in folders: without the model's prefix ("h.0.ln_1.weight" for
-// "transformer.h.0.ln_1.weight"), or with the old "gamma" and "beta" of norms.
+// Returns the current full name of a tensor. Folders may also contain names without the model's prefix
+// ("h.0.ln_1.weight" for "transformer.h.0.ln_1.weight"), or with the old "gamma" and "beta" of norms.
 std::string hf_canonical_name(const ModelConfig& config, std::string_view name);
 
 }  // namespace esp::model

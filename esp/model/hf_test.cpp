@@ -37,7 +37,7 @@ std::vector<ModelConfig> expressible() {
   return list;
 }
 
-TEST(HfNames, ComposeEveryParameterOfTheModelExactlyOnce) {
+TEST(HfNames, MapEveryParameterExactlyOnce) {
   for (const ModelConfig& config : expressible()) {
     const auto model = make_model(config);
     std::map<std::string, const HfTensor*> rows;
@@ -61,7 +61,7 @@ TEST(HfNames, ComposeEveryParameterOfTheModelExactlyOnce) {
   }
 }
 
-TEST(HfNames, MatchTransformers) {
+TEST(HfNames, MatchParameterNamesInTransformers) {
   const auto part = [](const char* preset_name, const char* ours, size_t i) {
     for (const HfTensor& row : hf_names(preset(preset_name).config))
       if (row.name == ours) return row.parts.at(i);
@@ -78,7 +78,7 @@ TEST(HfNames, MatchTransformers) {
   EXPECT_EQ(part("bert-tiny", "head.bias", 0).name, "cls.predictions.bias");
 }
 
-TEST(HfNames, FindOtherSpellings) {
+TEST(HfNames, AcceptUnprefixedAndOldNames) {
   const ModelConfig gpt = preset("gpt-tiny").config, bert = preset("bert-tiny").config;
   ModelConfig bare = bert;
   bare.headless = true;
@@ -93,35 +93,36 @@ TEST(HfNames, FindOtherSpellings) {
   EXPECT_FALSE(hf_is_ignored(bert, "cls.predictions.bias"));
 }
 
-TEST(HfNames, TiedTensorsAreCopiesAndAnUntiedBertUsesTheDecodersBias) {
-  const auto copies = [](const char* name, bool tied) {
+TEST(HfNames, TiedTensorsAreAliasesAndUntiedBertUsesDecoderBias) {
+  const auto aliases = [](const char* name, bool tied) {
     ModelConfig config = preset(name).config;
     config.tie_embeddings = tied;
     std::vector<std::string> texts;
-    for (const HfCopy& copy : hf_copies(config))
+    for (const HfAlias& copy : hf_aliases(config))
       texts.push_back(copy.name + (copy.tied ? " is " : " stands for ") + copy.of);
     return texts;
   };
   using testing::ElementsAre, testing::IsEmpty;
-  EXPECT_THAT(copies("gpt-tiny", true), ElementsAre("lm_head.weight is transformer.wte.weight"));
-  EXPECT_THAT(copies("llama-tiny", true), ElementsAre("lm_head.weight is model.embed_tokens.weight"));
-  EXPECT_THAT(copies("gpt-tiny", false), IsEmpty());
-  EXPECT_THAT(copies("bert-tiny", true),
+  EXPECT_THAT(aliases("gpt-tiny", true), ElementsAre("lm_head.weight is transformer.wte.weight"));
+  EXPECT_THAT(aliases("llama-tiny", true), ElementsAre("lm_head.weight is model.embed_tokens.weight"));
+  EXPECT_THAT(aliases("gpt-tiny", false), IsEmpty());
+  EXPECT_THAT(aliases("bert-tiny", true),
               ElementsAre("cls.predictions.decoder.weight is bert.embeddings.word_embeddings.weight",
                           "cls.predictions.decoder.bias is cls.predictions.bias"));
-  EXPECT_THAT(copies("bert-tiny", false), ElementsAre("cls.predictions.bias stands for cls.predictions.decoder.bias"));
+  EXPECT_THAT(aliases("bert-tiny", false), ElementsAre("cls.predictions.bias stands for cls.predictions.decoder.bias"));
 }
 
 TEST(HfConfig, RoundTrips) {
   for (const ModelConfig& config : expressible()) {
     const Json json = hf_config(config);
     ModelConfig back = config_from_hf(json);
-    if (config.ffn == 0 && back.ffn == 4 * config.dim) back.ffn = 0;  // BERT's key has no "as usual"
+    // BERT's config.json always has the feed-forward width, so the default (0) comes back as 4 · dim
+    if (config.ffn == 0 && back.ffn == 4 * config.dim) back.ffn = 0;
     EXPECT_EQ(back, config) << json.dump(1);
   }
 }
 
-TEST(HfConfig, ReadsAPublishedFile) {
+TEST(HfConfig, ReadsPublishedGpt2Config) {
   const ModelConfig c = config_from_hf(Json::parse(R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2",
       "activation_function": "gelu_new", "attn_pdrop": 0.1, "embd_pdrop": 0.1, "initializer_range": 0.02,
       "layer_norm_epsilon": 1e-05, "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,
@@ -131,17 +132,17 @@ TEST(HfConfig, ReadsAPublishedFile) {
   EXPECT_EQ(c, expected);
 }
 
-// A llama's config.json with these lines more.
+// The config.json of a LLaMA model, with `more` lines added.
 Json llama_json(const std::string& more) {
   return Json::parse(R"({"model_type": "llama", "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8,
       "intermediate_size": 8, "vocab_size": 8, "max_position_embeddings": 131072)" +
                      (more.empty() ? "" : ", " + more) + "}");
 }
 
-TEST(HfConfig, ReadsScaledRotaryAnglesInEverySpelling) {
+TEST(HfConfig, ReadsRopeScalingInEveryFormat) {
   using kernel::RopeScaling, kernel::RotaryAngles;
   const RotaryAngles llama31{.theta = 500000, .scaling = RopeScaling::llama3, .factor = 8, .original_seq_len = 8192};
-  // As Llama 3.1 was published, and as later releases of transformers write it.
+  // The form in which Llama 3.1 was published, and the form that later releases of `transformers` write.
   EXPECT_EQ(config_from_hf(llama_json(R"("rope_theta": 500000.0, "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0,
       "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"})"))
                 .rope,
@@ -156,7 +157,8 @@ TEST(HfConfig, ReadsScaledRotaryAnglesInEverySpelling) {
                 .rope,
             linear);
   EXPECT_EQ(config_from_hf(llama_json(R"("rope_scaling": {"type": "linear", "factor": 2.0})")).rope, linear);
-  // yarn: without a factor it is how much longer texts became; without an original length that is the whole.
+  // yarn: if "factor" is missing, it is max_position_embeddings divided by the original length. If the original length
+  // is missing, it is max_position_embeddings.
   const RotaryAngles yarn{.scaling = RopeScaling::yarn, .factor = 16, .original_seq_len = 8192};
   EXPECT_EQ(config_from_hf(llama_json(R"("rope_scaling": {"type": "yarn", "factor": 16.0, "finetuned": true,
       "original_max_position_embeddings": 8192})"))
@@ -172,7 +174,7 @@ TEST(HfConfig, ReadsScaledRotaryAnglesInEverySpelling) {
   EXPECT_EQ(config_from_hf(llama_json("")).rope, RotaryAngles{});
 }
 
-TEST(HfConfig, WritesScaledRotaryAnglesAsTransformersDoes) {
+TEST(HfConfig, WritesRopeScalingLikeTransformers) {
   ModelConfig config = scaled_llama(kernel::RopeScaling::llama3);
   config.rope.theta = 500000;
   const Json json = hf_config(config),
@@ -192,7 +194,7 @@ std::string problem(const std::string& json) {
   return "nothing was wrong";
 }
 
-// Another value of the same kind.
+// Returns a different value of the same type.
 Json changed(const Json& value) {
   if (value.is_boolean()) return !value.get<bool>();
   if (value.is_number_integer()) return 2 * value.get<int64_t>() + 2;
@@ -202,8 +204,9 @@ Json changed(const Json& value) {
   return 8;
 }
 
-// Every row of the table: a changed field is read, rejected by name, or has no effect.
-TEST(HfFields, AreReadOrRejectedByNameOrKeptWhenTheyChange) {
+// Changes the value of every field in the tables. As the table says, the change must alter the config, have no effect,
+// or be rejected with an error that names the field.
+TEST(HfFields, ChangedFieldIsReadRejectedOrHasNoEffect) {
   for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny", "bert-tiny-classifier"}) {
     const Json json = hf_config(preset(name).config);
     const ModelConfig config = config_from_hf(json);
@@ -225,7 +228,7 @@ TEST(HfFields, AreReadOrRejectedByNameOrKeptWhenTheyChange) {
       } catch (const IoError& e) {
         error = e.what();
       }
-      const bool of_classes = key == "id2label" || key == "num_labels";  // a classifier's
+      const bool of_classes = key == "id2label" || key == "num_labels";  // fields that only a classifier has
       if (field.use == HfUse::read) {
         EXPECT_TRUE(read != config || !error.empty() || key == "n_ctx" || key == "rope_theta") << type << " " << key;
       } else if (!of_classes) {
@@ -236,9 +239,9 @@ TEST(HfFields, AreReadOrRejectedByNameOrKeptWhenTheyChange) {
 }
 
 TEST(HfFields, UnknownFieldsAreRejectedUnlessTheyAreNull) {
-  EXPECT_THAT(
-      problem(llama_json(R"("attention_biass": true)").dump()),
-      testing::AllOf(HasSubstr("attention_biass = true: unknown field of a llama"), HasSubstr("attention_bias)")));
+  EXPECT_THAT(problem(llama_json(R"("attention_biass": true)").dump()),
+              testing::AllOf(HasSubstr("attention_biass = true: unknown field for model_type llama"),
+                             HasSubstr("attention_bias)")));
   EXPECT_THAT(problem(llama_json(R"("layer_types": ["sliding_attention"])").dump()), HasSubstr("layer_types"));
   EXPECT_EQ(problem(llama_json(R"("layer_types": null)").dump()), "nothing was wrong");
   EXPECT_THAT(problem(llama_json(R"("tie_word_embeddings": null)").dump()), HasSubstr("tie_word_embeddings = null"));
@@ -249,7 +252,7 @@ TEST(HfFields, UnknownFieldsAreRejectedUnlessTheyAreNull) {
       HasSubstr("partial_rotary_factor = 0.5"));
 }
 
-TEST(HfFields, ArePreservedOnExport) {
+TEST(HfFields, ExportKeepsFieldsOfSourceConfig) {
   const ModelConfig config = preset("llama-tiny").config;
   Json source = hf_config(config);
   source.update(
@@ -261,11 +264,11 @@ TEST(HfFields, ArePreservedOnExport) {
   };
   for (const auto& [key, value] : source.items()) EXPECT_EQ(exported(config).at(key), value) << key;
   ModelConfig wider = config, small = config;
-  wider.layers = 5;  // another model with the same tokens
+  wider.layers = 5;  // another model with the same vocabulary
   EXPECT_EQ(exported(wider).at("eos_token_id"), source.at("eos_token_id"));
   EXPECT_EQ(exported(wider).at("use_cache"), true);
   EXPECT_EQ(exported(wider).at("max_position_embeddings"), config.seq_len);
-  small.vocab = 4;  // an id beyond the table is not an id
+  small.vocab = 4;  // ids outside the vocabulary are not copied
   EXPECT_TRUE(exported(small).at("eos_token_id").is_null());
 }
 
@@ -287,7 +290,7 @@ TEST(HfFields, LabelsArePreservedForSameClassCount) {
 }
 
 TEST(HfConfig, ErrorNamesUnsupportedField) {
-  EXPECT_THAT(problem(R"([1])"), HasSubstr("not an object"));
+  EXPECT_THAT(problem(R"([1])"), HasSubstr("not a JSON object"));
   EXPECT_THAT(problem(R"({"model_type": "mamba"})"), HasSubstr("expected one of gpt2, llama, bert"));
   EXPECT_THAT(problem(R"({"model_type": "gpt2", "n_layer": "x"})"), HasSubstr("n_layer"));
   EXPECT_THAT(problem(R"({"model_type": "gpt2", "n_layer": 2})"), HasSubstr("n_head"));
@@ -296,10 +299,11 @@ TEST(HfConfig, ErrorNamesUnsupportedField) {
   EXPECT_THAT(problem(llama), HasSubstr("multiple of heads"));
   const auto scaled = [](const std::string& rope) { return problem(llama_json("\"rope_scaling\": " + rope).dump()); };
   EXPECT_THAT(scaled(R"({"type": "dynamic", "factor": 2.0})"),
-              HasSubstr(R"(rope_type "dynamic" is not supported; these are: "default", "linear", "yarn", "llama3")"));
-  EXPECT_THAT(scaled(R"({"type": "linear"})"), HasSubstr(R"(rope_scaling of kind "linear" needs a factor)"));
-  EXPECT_THAT(scaled(R"({"type": "linear", "factor": null})"), HasSubstr("needs a factor"));
-  EXPECT_THAT(scaled(R"({"factor": 2.0})"), HasSubstr(R"(rope_type "" is not supported)"));
+              HasSubstr(R"(rope_type = "dynamic": expected one of "default", "linear", "yarn", "llama3")"));
+  EXPECT_THAT(scaled(R"({"type": "linear"})"),
+              HasSubstr(R"(rope_scaling.factor: missing; rope_type "linear" needs it)"));
+  EXPECT_THAT(scaled(R"({"type": "linear", "factor": null})"), HasSubstr("rope_scaling.factor: missing"));
+  EXPECT_THAT(scaled(R"({"factor": 2.0})"), HasSubstr(R"(rope_type = "": expected one of)"));
   EXPECT_THAT(scaled(R"({"type": "linear", "factor": 0.5})"), HasSubstr("must be >= 1"));
   EXPECT_THAT(scaled(R"({"rope_type": "llama3", "factor": 8.0})"), HasSubstr("original_max_position_embeddings"));
   EXPECT_THAT(scaled(R"({"rope_type": "yarn", "factor": 8.0, "mscale": 0.7})"),

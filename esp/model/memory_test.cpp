@@ -1,7 +1,7 @@
-// Activation memory kept by a step, and allocations.
+// Tests how much activation memory a step keeps for backward, and that later steps allocate no memory.
 #include <gtest/gtest.h>
 
-#include "esp/base/counted_allocations.h"
+#include "esp/base/allocation_counter.h"
 #include "esp/model/testing.h"
 
 namespace esp::model {
@@ -16,13 +16,13 @@ uint64_t kept_bytes(ModelConfig config, int64_t layers, nn::RecomputeMode recomp
   pass.recompute = recompute;
   const ModelBatch batch = t.random_batch(B, T);
   HiddenStates state = t.model->hidden(pass, batch);
-  state = {};  // what is left is what the tape holds
+  state = {};  // now only the tape holds activations
   const uint64_t kept = t.account.use(device::MemoryCategory::activation).current;
   t.tape.clear();
   return kept;
 }
 
-TEST(Memory, FullRecomputationKeepsOneInputPerLayer) {
+TEST(ModelMemory, FullRecomputationKeepsOneInputPerLayer) {
   const uint64_t stream = static_cast<uint64_t>(B * T * 32 * 4);
   for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny"}) {
     const ModelConfig config = preset(name).config;
@@ -35,9 +35,10 @@ TEST(Memory, FullRecomputationKeepsOneInputPerLayer) {
   }
 }
 
-// Two norm outputs, two sums, qkv, attention output (12 widths of the stream with the two of the MLP's four-fold ones)
-// and the statistics: nothing quadratic in T, nothing twice.
-TEST(Memory, KeepsOnlyWhatBackwardReads) {
+// A block keeps these tensors, in multiples of the size of the residual stream: two residual sums, two norm outputs,
+// qkv (3), the attention output and two MLP activations (4 each). It also keeps the small statistics of norms and
+// attention. No tensor has a size quadratic in T, and no tensor is kept twice.
+TEST(ModelMemory, KeepsOnlyWhatBackwardReads) {
   const ModelConfig config = preset("gpt-tiny").config;
   const uint64_t rows = B * T, C = 32, H = 2;
   const uint64_t per_layer =
@@ -46,7 +47,7 @@ TEST(Memory, KeepsOnlyWhatBackwardReads) {
   EXPECT_EQ(per_layer, rows * C * widths * 4 + rows * (2 * 2 + H) * 4);
 }
 
-TEST(Memory, NothingIsAllocatedAfterTheFirstStep) {
+TEST(ModelMemory, StepsAfterTheFirstAllocateNothing) {
 #if ESP_COUNTS_ALLOCATIONS
   for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny", "bert-tiny-classifier", "t5-tiny"})
     for (const nn::RecomputeMode recompute :
@@ -64,13 +65,13 @@ TEST(Memory, NothingIsAllocatedAfterTheFirstStep) {
         t.tape.clear();
       };
       for (int i = 0; i < 2; ++i) step();
-      const uint64_t before = allocations_everywhere, reserved = t.pool.reserved_bytes();
+      const uint64_t before = total_allocations, reserved = t.pool.reserved_bytes();
       for (int i = 0; i < 3; ++i) step();
-      EXPECT_EQ(allocations_everywhere - before, 0) << name << static_cast<int>(recompute);
+      EXPECT_EQ(total_allocations - before, 0) << name << static_cast<int>(recompute);
       EXPECT_EQ(t.pool.reserved_bytes(), reserved);
     }
 #else
-  GTEST_SKIP() << "under a sanitizer allocations are not ours to count";
+  GTEST_SKIP() << "a build with a sanitizer does not count allocations";
 #endif
 }
 

@@ -1,8 +1,8 @@
-// A model: a stem, a stack of blocks, a head. Written as if for one device.
+// Model: a stem, a stack of transformer blocks, a head. Its code is the same for one device and for a parallel layout.
 //
-// Construction adds parameters (shapes only) to the list, in the units stem, one per block, head; the caller
-// materialises and initialises them. A pass records on the tape of nn::ForwardContext. The parts can be run separately,
-// so a pipeline stage may hold some blocks only; the bits are the same.
+// Construction adds the parameters (shapes only) to the list, in one unit each for the stem, each block and the head;
+// the caller allocates and initialises them. A pass records on the tape of nn::ForwardContext. The parts can be run
+// separately, so a pipeline stage may hold only some blocks; the results are bit-identical.
 #pragma once
 
 #include <memory>
@@ -19,20 +19,21 @@
 
 namespace esp::model {
 
-// One micro-batch as i32 tensors; those an objective does not use stay undefined. Their memory outlives backward.
+// One micro-batch as i32 tensors. Tensors that the objective does not use stay undefined. Their memory must outlive
+// backward.
 struct ModelBatch {
   tensor::Tensor inputs;          // [B, T]
-  tensor::Tensor targets;         // [B, T] (t5: [B, Td], classification: [B]); negative: not counted
-  tensor::Tensor lengths;         // [B] tokens of inputs that are not padding; undefined: all
+  tensor::Tensor targets;         // [B, T] (t5: [B, Td], classification: [B]); negative: ignored by the loss
+  tensor::Tensor lengths;         // [B] number of input tokens that are not padding; undefined: all
   tensor::Tensor decoder_inputs;  // [B, Td] for encoder–decoder
   tensor::Tensor segments;        // [B, T] for BERT; undefined: all in segment 0
 };
 
-// Hidden states passed between parts and between pipeline stages: the residual stream and, behind an encoder, its
+// Hidden states passed between parts and between pipeline stages: the residual stream and, after an encoder, its
 // output.
 struct HiddenStates {
   autograd::Variable x;       // [B, T, dim]
-  autograd::Variable memory;  // [B, Te, dim]; empty before the decoder and in models without one
+  autograd::Variable memory;  // [B, Te, dim] encoder output; undefined before the decoder and in models without encoder
 };
 
 // KV cache of earlier tokens, for generation: per layer [B, capacity, 2·kv_heads·head_dim]. With an encoder also the
@@ -40,52 +41,54 @@ struct HiddenStates {
 struct KvCache {
   std::vector<tensor::Tensor> layers, memory;
   tensor::Tensor memory_lengths;  // i32 [B]; undefined: no padding
-  int64_t length = 0;             // tokens held
+  int64_t length = 0;             // number of cached tokens
 };
 
 class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
-  virtual nn::ParameterList& parameters() = 0;  // of this rank's part
-  // Expert-parallel parameters, in units named after their blocks. Null if there are none or every rank has all of
-  // them; they are then among `parameters`.
+  virtual nn::ParameterList& parameters() = 0;  // parameters of the part that this rank holds
+  // Expert-parallel parameters, in units named after their blocks. Null if the model has no experts, or if every rank
+  // has all of them; expert parameters are then part of parameters().
   virtual nn::ParameterList* experts() { return nullptr; }
 
-  virtual int num_blocks() const = 0;  // of the whole model
+  virtual int num_blocks() const = 0;  // number of blocks of the whole model
   virtual HiddenStates stem(nn::ForwardContext& pass, const ModelBatch& batch) = 0;
-  // Blocks [first, last), recomputed as the pass says.
+  // Runs blocks [first, last), with the recomputation that `pass` selects.
   virtual HiddenStates blocks(int first, int last, nn::ForwardContext& pass, const HiddenStates& state,
                               const ModelBatch& batch) = 0;
-  // The objective's loss over counted targets; gradients are multiplied by `scale`.
+  // The loss over all targets that are not ignored; gradients are multiplied by `scale`.
   virtual autograd::Loss loss(nn::ForwardContext& pass, const HiddenStates& state, const ModelBatch& batch,
                               double scale) = 0;
-  virtual tensor::Tensor logits(nn::ForwardContext& pass,
-                                const HiddenStates& state) = 0;  // [B, T, V] (or [B, classes]); not recorded
+  // Logits [B, T, V] (or [B, classes]); not recorded on the tape.
+  virtual tensor::Tensor logits(nn::ForwardContext& pass, const HiddenStates& state) = 0;
 
-  // Next-token logits of the last position [B, V] of `ids` [B, n], which follow the cached tokens and are appended to
-  // the cache. For models that can_generate.
+  // Generation; only if can_generate(). `extend` appends the tokens `ids` [B, n] to those in the cache and returns the
+  // next-token logits of the last position, [B, V].
   virtual bool can_generate() const { return false; }
   virtual KvCache make_cache(const tensor::Context& context, int64_t batch, int64_t capacity);
   virtual tensor::Tensor extend(nn::ForwardContext& pass, const tensor::Tensor& ids, KvCache& cache);
-  // An encoder–decoder encodes a source (inputs, lengths) once before generating.
+  // Encoder–decoder only: encode_source() encodes a source (inputs, lengths) into the cache. Call it once before
+  // generating.
   virtual bool has_encoder() const { return false; }
-  virtual void read(nn::ForwardContext& pass, const ModelBatch& source, KvCache& cache);
+  virtual void encode_source(nn::ForwardContext& pass, const ModelBatch& source, KvCache& cache);
 
-  // Model FLOPs of a training step per token, in sequences of length T: forward and backward, no recomputation. See
-  // counts.h for what is counted.
+  // Model FLOPs of a training step per token, in sequences of length T: forward and backward, without recomputation;
+  // see counts.h.
   double flops_per_token(int64_t seq_len) const;
 
-  // The whole model, after checking the batch: UsageError for an id outside the vocabulary.
+  // These functions check the batch and run the whole model. UsageError for an id outside the vocabulary.
   HiddenStates hidden(nn::ForwardContext& pass, const ModelBatch& batch);                   // stem and all blocks
-  autograd::Loss forward(nn::ForwardContext& pass, const ModelBatch& batch, double scale);  // and the loss
-  tensor::Tensor logits_of(nn::ForwardContext& pass, const ModelBatch& batch);              // or the logits
+  autograd::Loss forward(nn::ForwardContext& pass, const ModelBatch& batch, double scale);  // hidden(), then the loss
+  tensor::Tensor logits_of(nn::ForwardContext& pass, const ModelBatch& batch);              // hidden(), then the logits
 };
 
-// Checks that host ids i32 are within [least, below); UsageError names the first that is not.
+// Checks that all i32 ids in host memory are >= least and < below. UsageError names the first id that is not.
 void check_ids(const tensor::Tensor& ids, int32_t least, int64_t below, std::string_view what);
 
-// The same for all looked-up ids of a batch, and for its targets; for callers that run the parts separately.
+// check_inputs checks the token and segment ids, check_targets the target ids. Callers that run the parts separately
+// call them first.
 void check_inputs(const ModelConfig& config, const ModelBatch& batch);
 void check_targets(const ModelConfig& config, const ModelBatch& batch);
 
@@ -95,21 +98,21 @@ struct ArchitectureRow {
   std::string_view name, help;
   ModelConfig (*defaults)();  // architecture defaults: norm, positions, activation, biases; no sizes
   std::unique_ptr<Model> (*make)(const ModelConfig&, const ModelPart&);
-  const HfFormat* hf;  // null: transformers has no such model
+  const HfFormat* hf;  // null: `transformers` has no such model
 };
 std::span<const ArchitectureRow> models();
-ModelConfig default_config(std::string_view arch);  // UsageError lists the known archs
-// UsageError: unknown arch, or a violation found by check(). Only the pieces of `part` may be run. If head and stem are
-// on different stages, each has its own replica of a tied table.
+ModelConfig default_config(std::string_view arch);  // UsageError lists the known architectures
+// Builds the model. Only the parts that `part` selects may be run. If head and stem are on different stages, each has a
+// replica of a tied table. UsageError: unknown arch, or an error found by check().
 std::unique_ptr<Model> make_model(const ModelConfig& config, const ModelPart& part = {});
 
 struct Preset {
   std::string_view name, help;
   ModelConfig config;
-  // Training settings of the paper, if given: tokens per batch and learning rate.
+  // Training settings of the paper, if published: tokens per batch and learning rate.
   double batch_tokens = 0, lr = 0;
 };
 std::span<const Preset> presets();
-const Preset& preset(std::string_view name);  // UsageError lists them
+const Preset& preset(std::string_view name);  // UsageError lists the known presets
 
 }  // namespace esp::model

@@ -21,12 +21,12 @@ int64_t counted(const ModelBatch& batch) {
 }
 
 double mean_loss(TestModel& t, const ModelBatch& batch) {
-  const autograd::NoRecording quiet(t.tape);
+  const autograd::NoGradGuard quiet(t.tape);
   nn::ForwardContext pass = t.pass();
   return tensor::item(t.model->forward(pass, batch, 1).total.value()) / static_cast<double>(counted(batch));
 }
 
-TEST(Models, InitialLossIsNearLogOfClassCount) {
+TEST(Model, InitialLossIsNearLogOfClassCount) {
   for (const char* name : kTiny) {
     TestModel t(preset(name).config, DType::f32);
     const ModelConfig& c = t.model->config();
@@ -34,7 +34,7 @@ TEST(Models, InitialLossIsNearLogOfClassCount) {
   }
 }
 
-TEST(Models, OverfitOneBatch) {
+TEST(Model, OverfitsOneBatch) {
   for (const char* name : kTiny) {
     TestModel t(preset(name).config, DType::f32);
     const ModelBatch batch = t.random_batch(2, 12);
@@ -45,7 +45,7 @@ TEST(Models, OverfitOneBatch) {
   }
 }
 
-TEST(Models, GiveTheSameLossInEveryTypeToItsPrecision) {
+TEST(Model, LossInEveryPrecisionIsCloseToF64) {
   for (const char* name : kTiny) {
     ModelConfig config = preset(name).config;
     config.init_std = 0.1;
@@ -59,7 +59,7 @@ TEST(Models, GiveTheSameLossInEveryTypeToItsPrecision) {
   }
 }
 
-TEST(Models, GradientsFallWithTheScaleAndNotWithTheBatch) {
+TEST(Model, GradientsScaleWithLossScale) {
   TestModel t(preset("gpt-tiny").config, DType::f64), scaled(preset("gpt-tiny").config, DType::f64);
   for (auto& [rig, scale] : {std::pair<TestModel&, double>{t, 1}, std::pair<TestModel&, double>{scaled, 0.25}}) {
     nn::ForwardContext pass = rig.pass();
@@ -71,7 +71,7 @@ TEST(Models, GradientsFallWithTheScaleAndNotWithTheBatch) {
   for (size_t i = 0; i < g.size(); ++i) EXPECT_NEAR(s[i], g[i] * 0.25, 1e-12);
 }
 
-TEST(Models, LogitsMatchLoss) {
+TEST(Model, CrossEntropyOfLogitsEqualsLoss) {
   for (const char* name : kTiny) {
     TestModel t(preset(name).config, DType::f64);
     const ModelBatch batch = t.random_batch(2, 10);
@@ -91,7 +91,7 @@ TEST(Models, LogitsMatchLoss) {
 }
 
 std::vector<double> losses_of(TestModel& t, const ModelBatch& batch) {
-  const autograd::NoRecording quiet(t.tape);
+  const autograd::NoGradGuard quiet(t.tape);
   nn::ForwardContext pass = t.pass();
   const tensor::Tensor losses = t.model->forward(pass, batch, 1).losses;
   std::vector<double> values;
@@ -99,7 +99,7 @@ std::vector<double> losses_of(TestModel& t, const ModelBatch& batch) {
   return values;
 }
 
-TEST(Models, DecodersDoNotSeeTheFuture) {
+TEST(Model, DecodersAreCausal) {
   for (const char* name : {"gpt-tiny", "llama-tiny", "t5-tiny"}) {
     TestModel t(preset(name).config, DType::f32);
     ModelBatch batch = t.random_batch(1, 12);
@@ -111,7 +111,7 @@ TEST(Models, DecodersDoNotSeeTheFuture) {
   }
 }
 
-TEST(Models, EncodersDoNotSeePadding) {
+TEST(Model, EncodersIgnorePadding) {
   for (const char* name : {"bert-tiny", "bert-tiny-classifier", "t5-tiny"}) {
     TestModel t(preset(name).config, DType::f32);
     ModelBatch batch = t.random_batch(2, 12);
@@ -120,7 +120,7 @@ TEST(Models, EncodersDoNotSeePadding) {
     batch.lengths.as<int32_t>()[1] = 12;
     const bool per_token = t.model->config().arch == "bert" && t.model->config().num_classes == 0;
     const auto before = losses_of(t, batch);
-    batch.inputs.as<int32_t>()[10] ^= 1;  // padding of the first sequence
+    batch.inputs.as<int32_t>()[10] ^= 1;  // a padding token of the first sequence
     const auto after = losses_of(t, batch);
     for (size_t i = 0; i < before.size(); ++i) {
       if (per_token && i == 10) continue;
@@ -131,7 +131,7 @@ TEST(Models, EncodersDoNotSeePadding) {
   }
 }
 
-TEST(Models, HeadlessModelGivesHiddenStatesOnly) {
+TEST(Model, HeadlessModelGivesHiddenStatesOnly) {
   ModelConfig config = preset("bert-tiny").config;
   config.headless = config.pooler = true;
   TestModel t(config, DType::f32);
@@ -142,14 +142,14 @@ TEST(Models, HeadlessModelGivesHiddenStatesOnly) {
   t.tape.clear();
 }
 
-TEST(Models, RejectIdsOutsideVocabulary) {
+TEST(Model, RejectsIdsOutsideVocabulary) {
   TestModel t(preset("gpt-tiny").config, DType::f32);
   nn::ForwardContext pass = t.pass();
   ModelBatch batch = t.random_batch(2, 8);
   batch.inputs.as<int32_t>()[9] = 256;
   EXPECT_THROW(t.model->forward(pass, batch, 1), UsageError);
   EXPECT_THROW(t.model->logits_of(pass, batch), UsageError);
-  batch.inputs.as<int32_t>()[9] = -1;  // only targets may say "not counted"
+  batch.inputs.as<int32_t>()[9] = -1;  // only targets may be negative
   EXPECT_THROW(t.model->forward(pass, batch, 1), UsageError);
   batch.inputs.as<int32_t>()[9] = 255;
   batch.targets.as<int32_t>()[3] = 256;
@@ -159,8 +159,8 @@ TEST(Models, RejectIdsOutsideVocabulary) {
   t.tape.clear();
 }
 
-// Only masked tokens have a target: the others add nothing to the loss.
-TEST(Models, MaskedLossCountsMaskedTokensOnly) {
+// Only masked tokens have a target; the others do not contribute to the loss.
+TEST(Model, MaskedLossCountsMaskedTokensOnly) {
   TestModel t(preset("bert-tiny").config, DType::f32);
   ModelBatch batch = t.random_batch(2, 20);
   const auto all = losses_of(t, batch);

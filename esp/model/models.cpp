@@ -13,11 +13,11 @@ namespace {
 
 constexpr std::array kModels = {
     ArchitectureRow{"gpt", "decoder: learned positions, LayerNorm, gelu, tied head", gpt_defaults, make_gpt, &kGptHf},
-    ArchitectureRow{"llama", "decoder: rotary positions, RMSNorm, SwiGLU, grouped heads, untied head", llama_defaults,
-                    make_llama, &kLlamaHf},
+    ArchitectureRow{"llama", "decoder: rotary positions, RMSNorm, SwiGLU, grouped-query attention, untied head",
+                    llama_defaults, make_llama, &kLlamaHf},
     ArchitectureRow{"bert", "encoder: post-norm, masked-token head or a classifier on the first token", bert_defaults,
                     make_bert, &kBertHf},
-    ArchitectureRow{"t5", "encoder and decoder with cross attention, one table of tokens", t5_defaults, make_t5,
+    ArchitectureRow{"t5", "encoder–decoder with cross-attention, one shared token table", t5_defaults, make_t5,
                     nullptr},
 };
 

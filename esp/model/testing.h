@@ -1,4 +1,4 @@
-// A model with all it needs to run, for tests.
+// A model with everything needed to run it, for tests.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,8 @@
 
 namespace esp::model {
 
-// A tiny llama with scaled rotary angles; the ramp of the scaling kind lies within its heads of 8.
+// A tiny LLaMA with scaled rotary angles. Its heads are 8 wide, so that some frequencies lie within the ramp of the
+// scaling.
 inline ModelConfig scaled_llama(kernel::RopeScaling kind) {
   ModelConfig config = preset("llama-tiny").config;
   config.rope.scaling = kind;
@@ -60,7 +61,7 @@ struct TestModel {
   }
 };
 
-// Adam over a test model's units, fp32.
+// Adam in fp32 over the units of a TestModel.
 class TestAdam {
  public:
   explicit TestAdam(TestModel& t) : t_(t) {

@@ -28,8 +28,8 @@ ModelConfig tiny(int64_t num_classes) {
   return config;
 }
 
-// An encoder as one writes it first: no segments, no norm of the embeddings, ReLU, the classifier straight on position
-// 0.
+// A minimal encoder for teaching: no segments, no norm after the embeddings, ReLU, and a classifier that reads position
+// 0 without a pooler.
 ModelConfig lecture() {
   ModelConfig config = shape(2, 4, 256, 30522, 128);
   config.ffn = 2048;
@@ -61,9 +61,9 @@ std::unique_ptr<Model> make_bert(const ModelConfig& config, const ModelPart& par
 
 std::vector<Preset> bert_presets() {
   return {
-      {"bert-tiny", "2 layers of 32, bytes, masked tokens, for tests", tiny(0), 0, 0},
-      {"bert-tiny-classifier", "the same with a pooler and 3 classes", tiny(3), 0, 0},
-      {"bert-lecture", "2 layers of 256, classifier: the data-parallel example", lecture(), 0, 1e-4},
+      {"bert-tiny", "2 layers, dim 32, byte vocabulary, masked-token objective; for tests", tiny(0), 0, 0},
+      {"bert-tiny-classifier", "bert-tiny with a pooler and a classifier of 3 classes", tiny(3), 0, 0},
+      {"bert-lecture", "2 layers, dim 256, classifier: the data-parallel example", lecture(), 0, 1e-4},
       {"bert-base", "BERT base", published(12, 12, 768), 256 * 512, 1e-4},
       {"bert-large", "BERT large", published(24, 16, 1024), 256 * 512, 1e-4},
   };

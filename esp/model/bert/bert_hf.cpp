@@ -1,4 +1,4 @@
-// BERT in a Hugging Face folder: BertForMaskedLM, BertForSequenceClassification, or BertModel alone, whose names have
+// BERT in a Hugging Face folder: BertForMaskedLM, BertForSequenceClassification, or BertModel, whose tensor names have
 // no prefix.
 #include "esp/model/bert/bert.h"
 #include "esp/model/hf_format.h"
@@ -26,7 +26,7 @@ constexpr HfField kFields[] = {
     {"is_causal", fixed, "[false]"},
     {"attention_probs_dropout_prob", kept},
     {"classifier_dropout", kept},
-    // What BERT's first release wrote, and no release reads.
+    // Fields that only the first release of BERT wrote. No release of `transformers` reads them.
     {"directionality", kept},
     {"pooler_fc_size", kept},
     {"pooler_num_attention_heads", kept},
@@ -53,7 +53,8 @@ void add_layer(std::vector<HfTensor>& list, const std::string& ours, const std::
 
 void add_head(std::vector<HfTensor>& list, const ModelConfig& c) {
   if (c.num_classes > 0) {
-    add_pair(list, "classifier", "classifier", true, false);  // a table of classes, stored [classes, in] in both
+    // no transpose: both formats store this weight as [classes, in]
+    add_pair(list, "classifier", "classifier", true, false);
     return;
   }
   add_pair(list, "transform", "cls.predictions.transform.dense", true, true);
@@ -76,8 +77,9 @@ std::vector<HfTensor> names(const ModelConfig& c) {
   return list;
 }
 
-// Without tying, the bias that is added is the decoder's; releases before 5 keep it under the other name.
-std::vector<HfCopy> copies(const ModelConfig& c) {
+// If the head is not tied, `transformers` computes with cls.predictions.decoder.bias. Its releases before 5 store that
+// bias under the name cls.predictions.bias.
+std::vector<HfAlias> aliases(const ModelConfig& c) {
   if (c.headless || c.num_classes > 0) return {};
   if (!c.tie_embeddings) return {{"cls.predictions.bias", "cls.predictions.decoder.bias", false}};
   return {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
@@ -97,9 +99,11 @@ Json to_json(const ModelConfig& c) {
   if (!c.bias || c.norm != kernel::NormKind::layer || c.positions != Positions::learned || c.gated || !c.post_norm ||
       !c.embedding_norm || c.type_vocab == 0 || c.kv_heads_or_all() != c.heads)
     throw UsageError(
-        "Hugging Face BERT needs biases, LayerNorm, post-norm, segments, an embedding norm and learned positions. Use "
-        "--layout espalier");
-  if (classifier && !c.pooler) throw UsageError("Hugging Face's BERT classifier needs a pooler; this model has none");
+        "Hugging Face BERT cannot store this model: it supports only biases, LayerNorm, post-norm, segment embeddings, "
+        "an embedding norm, learned positions, an MLP without gate and one KV head per query head. Use --layout "
+        "espalier");
+  if (classifier && !c.pooler)
+    throw UsageError("model.pooler: got false; a Hugging Face BERT classifier needs true. Use --layout espalier");
   Json json{{"architectures",
              {c.headless   ? "BertModel"
               : classifier ? "BertForSequenceClassification"
@@ -155,7 +159,7 @@ ModelConfig from_json(const Json& json) {
   c.seq_len = hf_size(json, "max_position_embeddings");
   c.type_vocab = hf_value<int64_t>(json, "type_vocab_size", 2);
   c.dropout = hf_value(json, "hidden_dropout_prob", 0.1);
-  c.activation = hf_activation_under(json, "hidden_act", "gelu");
+  c.activation = hf_activation_at(json, "hidden_act", "gelu");
   c.norm_eps = hf_value(json, "layer_norm_eps", 1e-12);
   c.init_std = hf_value(json, "initializer_range", 0.02);
   c.tie_embeddings = hf_value(json, "tie_word_embeddings", true);
@@ -166,6 +170,6 @@ ModelConfig from_json(const Json& json) {
 }  // namespace
 
 const HfFormat kBertHf = {"bert", "bert.", roots,      kFields, kArchitectures,
-                          names,  copies,  is_ignored, to_json, from_json};
+                          names,  aliases, is_ignored, to_json, from_json};
 
 }  // namespace esp::model

@@ -10,7 +10,7 @@ namespace esp::model {
 using autograd::Variable;
 using tensor::Tensor;
 
-EncoderOnly::EncoderOnly(const ModelConfig& config, const ModelPart& part) : config_(config), list_(part.shares) {
+EncoderOnly::EncoderOnly(const ModelConfig& config, const ModelPart& part) : config_(config), list_(part.shards) {
   const nn::Init init = nn::Init::normal(config.init_std);
   if (part.stem) {
     list_.begin_unit("stem");
@@ -23,7 +23,7 @@ EncoderOnly::EncoderOnly(const ModelConfig& config, const ModelPart& part) : con
   }
   for (int64_t i = 0; i < config.layers; ++i) {
     if (part.has_block(i))
-      stack_.add(list_, Stack::begin(list_, i), block_options(config, i, false, false, !config.post_norm));
+      stack_.add(list_, BlockStack::begin(list_, i), block_options(config, i, false, false, !config.post_norm));
     else
       stack_.skip();
   }
@@ -56,7 +56,7 @@ HiddenStates EncoderOnly::stem(nn::ForwardContext& pass, const ModelBatch& batch
                                                           device::MemoryCategory::activation));
   }
   const Variable x = embedding_norm_ ? (*embedding_norm_)(pass, sum).y : nn::close(pass, sum);
-  // Without its norm the embedding has no dropout either: the blocks' own is all there is.
+  // The dropout of the embeddings is part of their norm, so a model without embedding_norm has none here.
   return {embedding_norm_ ? nn::DropoutSite{config_.dropout, kStemSite}(pass, x) : x, {}};
 }
 
@@ -68,12 +68,13 @@ HiddenStates EncoderOnly::blocks(int first, int last, nn::ForwardContext& pass, 
 }
 
 Variable EncoderOnly::features(nn::ForwardContext& pass, const HiddenStates& state) const {
-  if (!head_) throw UsageError("this bert is headless: it has hidden states only, no loss and no logits");
+  if (!head_)
+    throw UsageError("model.headless = true: the model has no loss and no logits, only hidden states. Use false");
   autograd::Tape& tape = *pass.tape;
   const Variable x = norm_ ? (*norm_)(pass, state.x) : state.x;
   if (config_.num_classes == 0)
     return (*transform_norm_)(pass, autograd::activation(tape, (*transform_)(pass, x), config_.activation));
-  const Variable first = autograd::pick_token(tape, pass.ops->whole(pass, x), 0);
+  const Variable first = autograd::select_token(tape, pass.ops->gather_stream(pass, x), 0);
   if (!pooler_) return first;
   const Variable pooled = autograd::activation(tape, (*pooler_)(pass, first), kernel::Activation::tanh);
   return nn::DropoutSite{config_.dropout, kHeadSite}(pass, pooled);

@@ -1,4 +1,4 @@
-// The computation of BERT; see bert.h.
+// Implementation of BERT; see bert.h.
 #pragma once
 
 #include <optional>
@@ -34,8 +34,8 @@ class EncoderOnly final : public Model {
   nn::ParameterList list_;
   std::optional<nn::Embedding> tokens_, positions_, segments_;
   std::optional<nn::Norm> embedding_norm_;
-  Stack stack_;
-  std::optional<nn::Norm> norm_;  // pre-norm only
+  BlockStack stack_;
+  std::optional<nn::Norm> norm_;  // final norm; empty in post-norm models
   std::optional<nn::Linear> transform_, pooler_;
   std::optional<nn::Norm> transform_norm_;
   std::optional<nn::Head> head_;

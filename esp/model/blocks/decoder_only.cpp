@@ -9,7 +9,7 @@ using autograd::Variable;
 using tensor::Tensor;
 
 DecoderOnly::DecoderOnly(const ModelConfig& config, const ModelPart& part)
-    : config_(config), list_(part.shares), experts_(part.shares) {
+    : config_(config), list_(part.shards), experts_(part.shards) {
   const nn::Init init = nn::Init::normal(config.init_std);
   if (part.stem) {
     list_.begin_unit("stem");
@@ -20,8 +20,8 @@ DecoderOnly::DecoderOnly(const ModelConfig& config, const ModelPart& part)
   }
   for (int64_t i = 0; i < config.layers; ++i) {
     if (part.has_block(i))
-      stack_.add(list_, Stack::begin(list_, i), block_options(config, i, true, false, true),
-                 part.shares.experts.whole() ? nullptr : &experts_);
+      stack_.add(list_, BlockStack::begin(list_, i), block_options(config, i, true, false, true),
+                 part.shards.experts.whole() ? nullptr : &experts_);
     else
       stack_.skip();
   }
@@ -57,14 +57,14 @@ Tensor DecoderOnly::logits(nn::ForwardContext& pass, const HiddenStates& state) 
 }
 
 Tensor DecoderOnly::extend(nn::ForwardContext& pass, const Tensor& ids, KvCache& cache) {
-  check_ids(ids, 0, config_.vocab, "token");
-  const autograd::NoRecording quiet(*pass.tape);
+  check_ids(ids, 0, config_.vocab, "token id");
+  const autograd::NoGradGuard quiet(*pass.tape);
   nn::ResidualStream stream{embed(pass, ids, cache.length), {}};
   for (int i = 0; i < num_blocks(); ++i)
     stream = stack_[i].extend(pass, stream, cache.layers[static_cast<size_t>(i)], cache.length);
   cache.length += ids.dim(1);
-  // The last token's row is all the head needs.
-  const Variable last = autograd::pick_token(*pass.tape, nn::close(pass, stream), ids.dim(1) - 1);
+  // The head needs only the last token's row.
+  const Variable last = autograd::select_token(*pass.tape, nn::close(pass, stream), ids.dim(1) - 1);
   return head_->logits(pass, (*norm_)(pass, last).value());
 }
 

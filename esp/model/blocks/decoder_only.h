@@ -35,7 +35,7 @@ class DecoderOnly final : public Model {
   ModelConfig config_;
   nn::ParameterList list_, experts_;
   std::optional<nn::Embedding> tokens_, positions_;
-  Stack stack_;
+  BlockStack stack_;
   std::optional<nn::Norm> norm_;
   std::optional<nn::Head> head_;
 };

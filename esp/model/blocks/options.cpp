@@ -13,7 +13,7 @@ nn::Head vocabulary_head(nn::ParameterList& list, const ModelConfig& c, bool bia
   if (!c.tie_embeddings) return {list, "head", c.dim, c.vocab, bias, init, nullptr, true};
   if (!tokens) {
     tokens = &list.add("embedding.weight", {c.vocab, c.dim}, init, true, nn::ShardSpec::along(0));
-    tokens->counted = false;  // the stem's counts
+    tokens->counted = false;  // counted on the stem's stage, which has the other replica
   }
   return {list, "head", c.dim, c.vocab, bias, init, tokens, true};
 }

@@ -32,23 +32,23 @@ ModelConfig with_experts(ModelConfig config, int64_t experts, int64_t every) {
 }  // namespace
 
 ModelConfig gpt_defaults() {
-  return {};  // the defaults of ModelConfig are GPT-2's
+  return {};  // the defaults of ModelConfig are those of GPT-2
 }
 
 std::unique_ptr<Model> make_gpt(const ModelConfig& config, const ModelPart& part) {
   return std::make_unique<DecoderOnly>(config, part);
 }
 
-// The GPT-3 rows follow table 2.1 of the paper, corrected so that heads·head size = width: XL has 16 heads of 128, 13B
-// is 5120 wide.
+// The GPT-3 rows follow table 2.1 of the paper, corrected so that heads · head dimension = dim: XL has 16 heads with
+// head dimension 128, and 13B has dim 5120.
 std::vector<Preset> gpt_presets() {
   return {
-      {"gpt-tiny", "2 layers of 32, bytes, for tests", shape(2, 2, 32, 256, 32), 0, 0},
-      {"gpt-moe-tiny", "the same with 4 experts in the second layer", with_experts(shape(2, 2, 32, 256, 32), 4, 2), 0,
+      {"gpt-tiny", "2 layers, dim 32, byte vocabulary; for tests", shape(2, 2, 32, 256, 32), 0, 0},
+      {"gpt-moe-tiny", "gpt-tiny with 4 experts in the second layer", with_experts(shape(2, 2, 32, 256, 32), 4, 2), 0,
        0},
-      {"gpt-6x384", "6 layers of 384, bytes, 256 tokens", shape(6, 6, 384, 256, 256), 0, 0},
-      {"shakespeare-char", "4 layers of 128, characters, 64 tokens: a laptop's CPU", shape(4, 4, 128, 65, 64), 768,
-       1e-3},
+      {"gpt-6x384", "6 layers, dim 384, byte vocabulary, 256 tokens", shape(6, 6, 384, 256, 256), 0, 0},
+      {"shakespeare-char", "4 layers, dim 128, characters, 64 tokens: for the CPU of a laptop",
+       shape(4, 4, 128, 65, 64), 768, 1e-3},
       {"gpt2-124m", "GPT-2 small", gpt2(12, 12, 768), 0.5e6, 6e-4},
       {"gpt2-355m", "GPT-2 medium", gpt2(24, 16, 1024), 0.5e6, 3e-4},
       {"gpt2-774m", "GPT-2 large", gpt2(36, 20, 1280), 0.5e6, 2.5e-4},

@@ -1,4 +1,4 @@
-// GPT-2 in a Hugging Face folder. Its linear weights are stored [in, out], as in Espalier.
+// GPT-2 in a Hugging Face folder. Both formats store linear weights as [in, out], so nothing is transposed.
 #include "esp/model/gpt/gpt.h"
 #include "esp/model/hf_format.h"
 
@@ -24,10 +24,10 @@ constexpr HfField kFields[] = {
     {"scale_attn_by_inverse_layer_idx", fixed, "[false]"},
     {"is_causal", fixed, "[true]"},
     {"is_decoder", kept},
-    {"reorder_and_upcast_attn", kept},  // the precision of an intermediate value
+    {"reorder_and_upcast_attn", kept},  // affects only the precision of an intermediate value
     {"attn_pdrop", kept},
     {"embd_pdrop", kept},
-    // The head of GPT2DoubleHeadsModel.
+    // Fields for the second head of GPT2DoubleHeadsModel. Espalier has no such head.
     {"summary_activation", kept},
     {"summary_first_dropout", kept},
     {"summary_proj_to_labels", kept},
@@ -59,7 +59,7 @@ std::vector<HfTensor> names(const ModelConfig& c) {
   return list;
 }
 
-std::vector<HfCopy> copies(const ModelConfig& c) {
+std::vector<HfAlias> aliases(const ModelConfig& c) {
   if (!c.tie_embeddings) return {};
   return {{"lm_head.weight", "transformer.wte.weight"}};
 }
@@ -72,8 +72,8 @@ Json to_json(const ModelConfig& c) {
   if (!c.bias || c.norm != kernel::NormKind::layer || c.positions != Positions::learned || c.gated ||
       c.kv_heads_or_all() != c.heads || c.experts > 0)
     throw UsageError(
-        "Hugging Face GPT-2 needs biases, LayerNorm, learned positions, no gate, no grouped heads and no experts. Use "
-        "arch = \"llama\" or --layout espalier");
+        "Hugging Face GPT-2 cannot store this model: it supports only biases, LayerNorm, learned positions, an MLP "
+        "without gate, one KV head per query head and no experts. Use --layout espalier");
   const Json end = c.vocab == 50257 ? Json(50256) : Json(nullptr);
   return Json{{"architectures", {"GPT2LMHeadModel"}},
               {"model_type", "gpt2"},
@@ -113,7 +113,7 @@ ModelConfig from_json(const Json& json) {
   c.vocab = hf_size(json, "vocab_size");
   c.seq_len = hf_size(json, json.contains("n_positions") ? "n_positions" : "n_ctx");
   c.dropout = hf_value(json, "resid_pdrop", 0.1);
-  c.activation = hf_activation_under(json, "activation_function", "gelu_new");
+  c.activation = hf_activation_at(json, "activation_function", "gelu_new");
   c.norm_eps = hf_value(json, "layer_norm_epsilon", 1e-5);
   c.init_std = hf_value(json, "initializer_range", 0.02);
   c.tie_embeddings = hf_value(json, "tie_word_embeddings", true);
@@ -123,6 +123,6 @@ ModelConfig from_json(const Json& json) {
 }  // namespace
 
 const HfFormat kGptHf = {"gpt2", "transformer.", roots,      kFields, kArchitectures,
-                         names,  copies,         is_ignored, to_json, from_json};
+                         names,  aliases,        is_ignored, to_json, from_json};
 
 }  // namespace esp::model

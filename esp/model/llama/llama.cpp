@@ -18,7 +18,7 @@ ModelConfig shape(int64_t layers, int64_t heads, int64_t kv_heads, int64_t dim, 
   return config;
 }
 
-// Mixtral (Jiang et al. 2024): every block has 8 experts, each token sees 2.
+// Mixtral (Jiang et al. 2024): every block has 8 experts; each token is routed to 2.
 ModelConfig mixtral_8x7b() {
   ModelConfig config = shape(32, 32, 8, 4096, 14336, 32000, 32768);
   config.norm_eps = 1e-5;
@@ -49,8 +49,9 @@ std::unique_ptr<Model> make_llama(const ModelConfig& config, const ModelPart& pa
 
 std::vector<Preset> llama_presets() {
   return {
-      {"llama-tiny", "2 layers of 32, grouped heads, bytes, for tests", shape(2, 4, 2, 32, 88, 256, 32), 0, 0},
-      {"llama-1.1b", "16 layers of 2048, 8 key heads, 4096 tokens", shape(16, 32, 8, 2048, 8192, 32000, 4096), 0, 0},
+      {"llama-tiny", "2 layers, dim 32, grouped-query attention, byte vocabulary; for tests",
+       shape(2, 4, 2, 32, 88, 256, 32), 0, 0},
+      {"llama-1.1b", "16 layers, dim 2048, 8 KV heads, 4096 tokens", shape(16, 32, 8, 2048, 8192, 32000, 4096), 0, 0},
       {"llama-7b", "LLaMA 7B", shape(32, 32, 0, 4096, 11008, 32000, 2048), 4e6, 3.0e-4},
       {"llama-13b", "LLaMA 13B", shape(40, 40, 0, 5120, 13824, 32000, 2048), 4e6, 3.0e-4},
       {"llama-33b", "LLaMA 33B", shape(60, 52, 0, 6656, 17920, 32000, 2048), 4e6, 1.5e-4},

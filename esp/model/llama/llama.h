@@ -1,4 +1,4 @@
-// LLaMA (Touvron et al. 2023): RMSNorm, rotary positions (half-split), SwiGLU, grouped keys and values, no biases,
+// LLaMA (Touvron et al. 2023): RMSNorm, rotary positions (half-split), SwiGLU, grouped-query attention, no biases,
 // untied head.
 #pragma once
 

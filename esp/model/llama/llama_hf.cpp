@@ -32,7 +32,7 @@ constexpr HfField kFields[] = {
     {"partial_rotary_factor", fixed, "[1.0]"},
     {"is_causal", fixed, "[true]"},
     {"is_decoder", kept},
-    {"pretraining_tp", kept},  // sliced matmuls with the same result
+    {"pretraining_tp", kept},  // splits matmuls; the result is the same
 };
 constexpr std::string_view kArchitectures[] = {"LlamaForCausalLM", "LlamaModel"};
 
@@ -60,7 +60,7 @@ std::vector<HfTensor> names(const ModelConfig& c) {
   return list;
 }
 
-std::vector<HfCopy> copies(const ModelConfig& c) {
+std::vector<HfAlias> aliases(const ModelConfig& c) {
   if (!c.tie_embeddings) return {};
   return {{"lm_head.weight", "model.embed_tokens.weight"}};
 }
@@ -74,7 +74,7 @@ constexpr std::pair<std::string_view, RopeScaling> kRopeTypes[] = {{"default", R
                                                                    {"yarn", RopeScaling::yarn},
                                                                    {"llama3", RopeScaling::llama3}};
 
-// The numbers of config.json that each kind has; what is not in a row is none of its business.
+// The numbers in config.json that each kind of RoPE scaling reads.
 struct RopeNumber {
   const char* key;
   double RotaryAngles::*member;
@@ -99,7 +99,7 @@ bool has_original(RopeScaling kind) {
 std::string_view rope_name(RopeScaling kind) {
   for (const auto& [name, value] : kRopeTypes)
     if (value == kind) return name;
-  ESP_CHECK(false, "a kind of rotary scaling without a name");
+  ESP_CHECK(false, "rotary scaling without a name");
 }
 
 Json rope_json(const RotaryAngles& rope) {
@@ -112,7 +112,8 @@ Json rope_json(const RotaryAngles& rope) {
 }
 
 RopeScaling rope_kind(const Json& given, std::string_view where) {
-  // Its first name was "type". Without one nothing may be scaled.
+  // Older files use the key "type". If both keys are missing, the scaling is "default"; a "factor" without either key
+  // is an error.
   const std::string otherwise = given.contains("factor") ? "" : "default";
   const auto type = hf_value<std::string>(given, "rope_type", hf_value<std::string>(given, "type", otherwise));
   std::string known;
@@ -120,11 +121,11 @@ RopeScaling rope_kind(const Json& given, std::string_view where) {
     if (name == type) return kind;
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", name);
   }
-  throw IoError(fmt::format("config.json: {}: rope_type \"{}\" is not supported; these are: {}", where, type, known));
+  throw IoError(fmt::format("config.json: {}.rope_type = \"{}\": expected one of {}", where, type, known));
 }
 
-// Unknown values would change the computation.
-void refuse_unknown(const Json& given, RopeScaling kind, std::string_view where) {
+// Rejects unknown keys, because they would change the computation.
+void reject_unknown_keys(const Json& given, RopeScaling kind, std::string_view where) {
   for (const auto& [key, value] : given.items()) {
     bool known = value.is_null() || key == "rope_type" || key == "type" || key == "rope_theta" || key == kOriginal ||
                  key == "finetuned" || (key == "truncate" && value == true) ||
@@ -134,8 +135,8 @@ void refuse_unknown(const Json& given, RopeScaling kind, std::string_view where)
   }
 }
 
-// Older folders have rope_theta and rope_scaling, newer ones both in rope_parameters. Where both are, transformers
-// takes rope_scaling, and nothing from rope_parameters.
+// Older folders have rope_theta and rope_scaling; newer ones have rope_parameters instead of both. If a file has
+// rope_scaling and rope_parameters, `transformers` uses only rope_scaling.
 RotaryAngles rope_from(const Json& json, int64_t positions) {
   RotaryAngles rope;
   rope.theta = hf_value(json, "rope_theta", rope.theta);
@@ -150,7 +151,7 @@ RotaryAngles rope_from(const Json& json, int64_t positions) {
   const Json& given = *json.find(where);
   rope.theta = hf_value(given, "rope_theta", rope.theta);
   rope.scaling = rope_kind(given, where);
-  refuse_unknown(given, rope.scaling, where);
+  reject_unknown_keys(given, rope.scaling, where);
   const bool yarn = rope.scaling == RopeScaling::yarn;
   if (has_original(rope.scaling))
     rope.original_seq_len = yarn ? hf_value(given, kOriginal, positions) : hf_size(given, kOriginal);
@@ -159,7 +160,8 @@ RotaryAngles rope_from(const Json& json, int64_t positions) {
   for (const RopeNumber& n : kRopeNumbers) {
     if (n.kind != rope.scaling) continue;
     if (n.needed && given.value(n.key, Json()).is_null())
-      throw IoError(fmt::format("config.json: {} of kind \"{}\" needs a {}", where, rope_name(n.kind), n.key));
+      throw IoError(
+          fmt::format("config.json: {}.{}: missing; rope_type \"{}\" needs it", where, n.key, rope_name(n.kind)));
     rope.*n.member = hf_value(given, n.key, rope.*n.member);
   }
   return rope;
@@ -168,7 +170,8 @@ RotaryAngles rope_from(const Json& json, int64_t positions) {
 Json to_json(const ModelConfig& c) {
   if (c.norm != kernel::NormKind::rms || c.positions != Positions::rotary || !c.gated || c.experts > 0)
     throw UsageError(
-        "Hugging Face LLaMA needs RMSNorm, rotary positions, a gated MLP and no experts. Use --layout espalier");
+        "Hugging Face LLaMA cannot store this model: it supports only RMSNorm, rotary positions, a gated MLP and no "
+        "experts. Use --layout espalier");
   return Json{{"architectures", {"LlamaForCausalLM"}},
               {"model_type", "llama"},
               {"attention_bias", c.bias},
@@ -207,7 +210,7 @@ ModelConfig from_json(const Json& json) {
   c.vocab = hf_size(json, "vocab_size");
   c.seq_len = hf_size(json, "max_position_embeddings");
   c.dropout = hf_value(json, "attention_dropout", 0.0);
-  c.activation = hf_activation_under(json, "hidden_act", "silu");
+  c.activation = hf_activation_at(json, "hidden_act", "silu");
   if (c.activation != kernel::Activation::silu)
     throw IoError(fmt::format("config.json: hidden_act = {}: expected \"silu\"", json.at("hidden_act").dump()));
   c.norm_eps = hf_value(json, "rms_norm_eps", 1e-6);
@@ -216,15 +219,16 @@ ModelConfig from_json(const Json& json) {
   c.tie_embeddings = hf_value(json, "tie_word_embeddings", false);
   c.init_std = hf_value(json, "initializer_range", 0.02);
   if (hf_value(json, "mlp_bias", false) != c.bias)
-    throw IoError("config.json: attention_bias and mlp_bias must be equal");
+    throw IoError(fmt::format("config.json: mlp_bias = {}: expected {}, the value of attention_bias", !c.bias, c.bias));
   if (const int64_t head = hf_value<int64_t>(json, "head_dim", 0); head != 0 && head * c.heads != c.dim)
-    throw IoError(fmt::format("config.json: head_dim {} times {} heads is not hidden_size {}", head, c.heads, c.dim));
+    throw IoError(fmt::format("config.json: head_dim = {}: expected hidden_size / num_attention_heads = {} / {}", head,
+                              c.dim, c.heads));
   return c;
 }
 
 }  // namespace
 
 const HfFormat kLlamaHf = {"llama", "model.", roots,      kFields, kArchitectures,
-                           names,   copies,   is_ignored, to_json, from_json};
+                           names,   aliases,  is_ignored, to_json, from_json};
 
 }  // namespace esp::model

@@ -11,7 +11,7 @@ namespace esp::model {
 using autograd::Variable;
 using tensor::Tensor;
 
-EncoderDecoder::EncoderDecoder(const ModelConfig& config, const ModelPart& part) : config_(config), list_(part.shares) {
+EncoderDecoder::EncoderDecoder(const ModelConfig& config, const ModelPart& part) : config_(config), list_(part.shards) {
   if (!part.stem || !part.head || !part.all_blocks)
     throw UsageError(
         "arch = \"t5\" cannot be split into pipeline stages: encoder, decoder and head share one table. Use "
@@ -24,8 +24,9 @@ EncoderDecoder::EncoderDecoder(const ModelConfig& config, const ModelPart& part)
   if (learned) positions_.emplace(list_, "positions", config.seq_len, config.dim, position_init);
   for (int64_t i = 0; i < 2 * config.layers; ++i) {
     const bool decoder = i >= config.layers;
-    const std::string name = Stack::begin(list_, i);
-    if (i == config.layers) {  // what the crossing needs belongs to the decoder's first block
+    const std::string name = BlockStack::begin(list_, i);
+    // Parameters between encoder and decoder belong to the unit of the first decoder block.
+    if (i == config.layers) {
       if (pre_norm) encoder_norm_.emplace(list_, "encoder_norm", config.dim, norm_options(config));
       if (learned) decoder_positions_.emplace(list_, "decoder_positions", config.seq_len, config.dim, position_init);
     }
@@ -41,7 +42,7 @@ HiddenStates EncoderDecoder::stem(nn::ForwardContext& pass, const ModelBatch& ba
   return {nn::DropoutSite{config_.dropout, kStemSite}(pass, x), {}};
 }
 
-Variable EncoderDecoder::memory_of(nn::ForwardContext& pass, const Variable& encoded) const {
+Variable EncoderDecoder::encoder_output(nn::ForwardContext& pass, const Variable& encoded) const {
   return encoder_norm_ ? (*encoder_norm_)(pass, encoded) : encoded;
 }
 
@@ -50,9 +51,9 @@ Variable EncoderDecoder::embed_target(nn::ForwardContext& pass, const Tensor& id
   return nn::DropoutSite{config_.dropout, kDecoderStemSite}(pass, x);
 }
 
-HiddenStates EncoderDecoder::cross_over(nn::ForwardContext& pass, const HiddenStates& encoded,
-                                        const ModelBatch& batch) const {
-  const Variable memory = memory_of(pass, encoded.x);
+HiddenStates EncoderDecoder::start_decoder(nn::ForwardContext& pass, const HiddenStates& encoded,
+                                           const ModelBatch& batch) const {
+  const Variable memory = encoder_output(pass, encoded.x);
   return {embed_target(pass, batch.decoder_inputs, 0), memory};
 }
 
@@ -66,8 +67,10 @@ HiddenStates EncoderDecoder::blocks(int first, int last, nn::ForwardContext& pas
     state.x = stack_.run(first, std::min(last, border), pass, state.x, inputs);
   }
   if (last <= border) return state;
-  if (first <= border) state = cross_over(pass, state, batch);
-  inputs.lengths = {};  // the target's padding comes last, where causal attention does not look
+  if (first <= border) state = start_decoder(pass, state, batch);
+  // The decoder needs no target lengths: padding is at the end, and causal attention of earlier tokens does not read
+  // it.
+  inputs.lengths = {};
   inputs.memory = state.memory;
   inputs.memory_lengths = batch.lengths;
   state.x = stack_.run(std::max(first, border), last, pass, state.x, inputs);
@@ -87,11 +90,11 @@ Tensor EncoderDecoder::logits(nn::ForwardContext& pass, const HiddenStates& stat
   return head_->logits(pass, last_norm(pass, state.x).value());
 }
 
-void EncoderDecoder::read(nn::ForwardContext& pass, const ModelBatch& source, KvCache& cache) {
-  check_ids(source.inputs, 0, config_.vocab, "token");
-  const autograd::NoRecording quiet(*pass.tape);
+void EncoderDecoder::encode_source(nn::ForwardContext& pass, const ModelBatch& source, KvCache& cache) {
+  check_ids(source.inputs, 0, config_.vocab, "token id");
+  const autograd::NoGradGuard quiet(*pass.tape);
   const int border = static_cast<int>(config_.layers);
-  const Variable memory = memory_of(pass, blocks(0, border, pass, stem(pass, source), source).x);
+  const Variable memory = encoder_output(pass, blocks(0, border, pass, stem(pass, source), source).x);
   cache.memory.clear();
   for (int i = border; i < num_blocks(); ++i) cache.memory.push_back(stack_[i].keys_values(pass, memory));
   cache.memory_lengths = source.lengths;
@@ -99,16 +102,16 @@ void EncoderDecoder::read(nn::ForwardContext& pass, const ModelBatch& source, Kv
 }
 
 Tensor EncoderDecoder::extend(nn::ForwardContext& pass, const Tensor& ids, KvCache& cache) {
-  ESP_CHECK(!cache.memory.empty(), "a source is read first");
-  check_ids(ids, 0, config_.vocab, "token");
-  const autograd::NoRecording quiet(*pass.tape);
+  ESP_CHECK(!cache.memory.empty(), "encode_source() must be called first");
+  check_ids(ids, 0, config_.vocab, "token id");
+  const autograd::NoGradGuard quiet(*pass.tape);
   nn::ResidualStream stream{embed_target(pass, ids, cache.length), {}};
   for (size_t i = 0; i < cache.layers.size(); ++i)
     stream = stack_[static_cast<int>(config_.layers) + static_cast<int>(i)].extend(
         pass, stream, cache.layers[i], cache.length, cache.memory[i], cache.memory_lengths);
   cache.length += ids.dim(1);
-  // The last token's row is all the head needs.
-  const Variable last = autograd::pick_token(*pass.tape, nn::close(pass, stream), ids.dim(1) - 1);
+  // The head needs only the last token's row.
+  const Variable last = autograd::select_token(*pass.tape, nn::close(pass, stream), ids.dim(1) - 1);
   return head_->logits(pass, last_norm(pass, last).value());
 }
 

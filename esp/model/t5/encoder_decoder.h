@@ -1,5 +1,5 @@
-// The computation of t5.h. The encoder's output becomes HiddenStates::memory at the first decoder block L; from there
-// the stream is the target's.
+// Implementation of t5.h. Block L is the first decoder block. Before it, the encoder output becomes
+// HiddenStates::memory and the embedded target becomes the residual stream.
 #pragma once
 
 #include <optional>
@@ -28,20 +28,20 @@ class EncoderDecoder final : public Model {
 
   bool can_generate() const override { return true; }
   bool has_encoder() const override { return true; }
-  void read(nn::ForwardContext& pass, const ModelBatch& source, KvCache& cache) override;
+  void encode_source(nn::ForwardContext& pass, const ModelBatch& source, KvCache& cache) override;
   tensor::Tensor extend(nn::ForwardContext& pass, const tensor::Tensor& ids, KvCache& cache) override;
 
  private:
-  autograd::Variable memory_of(nn::ForwardContext& pass, const autograd::Variable& encoded) const;
+  autograd::Variable encoder_output(nn::ForwardContext& pass, const autograd::Variable& encoded) const;
   autograd::Variable embed_target(nn::ForwardContext& pass, const tensor::Tensor& ids, int64_t first_position) const;
-  HiddenStates cross_over(nn::ForwardContext& pass, const HiddenStates& encoded, const ModelBatch& batch) const;
+  HiddenStates start_decoder(nn::ForwardContext& pass, const HiddenStates& encoded, const ModelBatch& batch) const;
   autograd::Variable last_norm(nn::ForwardContext& pass, const autograd::Variable& x) const;
 
   ModelConfig config_;
   nn::ParameterList list_;
   std::optional<nn::Embedding> tokens_, positions_, decoder_positions_;
-  Stack stack_;
-  std::optional<nn::Norm> encoder_norm_, norm_;  // pre-norm only
+  BlockStack stack_;
+  std::optional<nn::Norm> encoder_norm_, norm_;  // final norms of encoder and decoder; empty in post-norm models
   std::optional<nn::Head> head_;
 };
 

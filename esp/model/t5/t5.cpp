@@ -30,9 +30,11 @@ std::unique_ptr<Model> make_t5(const ModelConfig& config, const ModelPart& part)
 
 std::vector<Preset> t5_presets() {
   return {
-      {"t5-tiny", "2 + 2 layers of 32, bytes, for tests", shape(2, 2, 32, 256, 32), 0, 0},
-      {"t5-base", "6 + 6 layers of 512: the Transformer's base size", shape(6, 8, 512, 37000, 512), 25e3, 0},
-      {"t5-big", "6 + 6 layers of 1024: the Transformer's big size", shape(6, 16, 1024, 37000, 512), 25e3, 0},
+      {"t5-tiny", "2 encoder and 2 decoder layers, dim 32, byte vocabulary; for tests", shape(2, 2, 32, 256, 32), 0, 0},
+      {"t5-base", "6 encoder and 6 decoder layers, dim 512: the base size of the Transformer paper",
+       shape(6, 8, 512, 37000, 512), 25e3, 0},
+      {"t5-big", "6 encoder and 6 decoder layers, dim 1024: the big size of the Transformer paper",
+       shape(6, 16, 1024, 37000, 512), 25e3, 0},
   };
 }
 

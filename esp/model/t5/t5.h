@@ -1,5 +1,5 @@
 // The encoder–decoder of Vaswani et al. 2017, pre-norm: blocks 0 … L−1 encode the source, blocks L … 2L−1 decode the
-// target with cross attention to it. One token table serves source, target and head.
+// target with cross-attention to the encoder output. Source, target and head share one token table.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// An encoder–decoder trained on a few phrases reproduces them, token by token.
+// An encoder–decoder trained on a few phrases must reproduce their translations token by token.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,11 +44,11 @@ ModelBatch phrases(TestModel& t) {
   return batch;
 }
 
-// All phrases at once, each position the likeliest token after those before it.
+// Greedy decoding of all phrases at once.
 std::vector<std::string> translate(TestModel& t, ModelBatch batch) {
   nn::ForwardContext pass = t.pass();
   batch.decoder_inputs = padded(t, kPad);
-  std::vector<std::string> said(kNumPhrases);
+  std::vector<std::string> decoded(kNumPhrases);
   std::vector<bool> done(kNumPhrases);
   for (int64_t p = 0; p < kNumPhrases; ++p) batch.decoder_inputs.as<int32_t>()[p * kLength] = kBegin;
   for (int64_t at = 0; at + 1 < kLength; ++at) {
@@ -59,10 +59,10 @@ std::vector<std::string> translate(TestModel& t, ModelBatch batch) {
       const auto token = static_cast<int32_t>(std::max_element(row, row + V) - row);
       batch.decoder_inputs.as<int32_t>()[p * kLength + at + 1] = token;
       done[static_cast<size_t>(p)] = done[static_cast<size_t>(p)] || token == kEnd;
-      if (!done[static_cast<size_t>(p)]) said[static_cast<size_t>(p)].push_back(static_cast<char>(token));
+      if (!done[static_cast<size_t>(p)]) decoded[static_cast<size_t>(p)].push_back(static_cast<char>(token));
     }
   }
-  return said;
+  return decoded;
 }
 
 TEST(EncoderDecoder, ReproducesTrainedPhrases) {

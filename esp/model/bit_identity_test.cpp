@@ -1,4 +1,5 @@
-// Bit-identity of recomputation, thread counts, separately run parts, and batch splits.
+// Bit identity: a training step gives the same bits with recomputation, with another number of threads, when the parts
+// of the model run separately, and when the batch is split.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -57,7 +58,7 @@ Result run(TestModel& t, nn::RecomputeMode recompute, bool in_parts = false, boo
   return result;
 }
 
-TEST(EqualBits, RecomputationMatchesStoredActivations) {
+TEST(BitIdentity, RecomputationMatchesStoredActivations) {
   for (const char* name : kTiny)
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
       TestModel kept(with_dropout(name), dtype), selective(with_dropout(name), dtype), full(with_dropout(name), dtype);
@@ -67,7 +68,7 @@ TEST(EqualBits, RecomputationMatchesStoredActivations) {
     }
 }
 
-TEST(EqualBits, RunningPartsMatchesWhole) {
+TEST(BitIdentity, SeparatelyRunPartsMatchWholeModel) {
   for (const char* name : kTiny)
     for (const DType dtype : {DType::f32, DType::bf16}) {
       TestModel whole(with_dropout(name), dtype), parts(with_dropout(name), dtype), split(with_dropout(name), dtype);
@@ -77,7 +78,7 @@ TEST(EqualBits, RunningPartsMatchesWhole) {
     }
 }
 
-TEST(EqualBits, TwoThreadsMatchOne) {
+TEST(BitIdentity, TwoThreadsMatchOneThread) {
   for (const char* name : kTiny)
     for (const DType dtype : {DType::f32, DType::bf16}) {
       TestModel one(with_dropout(name), dtype, 1), two(with_dropout(name), dtype, 2);
@@ -85,8 +86,8 @@ TEST(EqualBits, TwoThreadsMatchOne) {
     }
 }
 
-// Sizes with several tiles and partial tiles in every kernel.
-TEST(EqualBits, TwoThreadsMatchOneAtLargerSizes) {
+// At these sizes every kernel has several tiles, some of them partial.
+TEST(BitIdentity, TwoThreadsMatchOneThreadAtLargerSizes) {
   for (const char* name : {"gpt-6x384", "llama-1.1b"}) {
     ModelConfig config = preset(name).config;
     config.layers = 1;
@@ -104,8 +105,8 @@ TEST(EqualBits, TwoThreadsMatchOneAtLargerSizes) {
   }
 }
 
-// Sequence 2 of a batch of 3, alone: the same masks, so the same losses.
-TEST(EqualBits, SequenceIsIndependentOfItsBatch) {
+// Sequence 2 of a batch of 3, run alone, has the same dropout masks and therefore the same losses.
+TEST(BitIdentity, LossesOfSequenceDoNotDependOnOtherSequencesInBatch) {
   for (const char* name : kTiny) {
     TestModel t(with_dropout(name), DType::f32);
     const ModelBatch batch = t.random_batch(3, 24);
@@ -125,8 +126,8 @@ TEST(EqualBits, SequenceIsIndependentOfItsBatch) {
   }
 }
 
-// The masks must differ between sites and steps, or the tests above prove nothing.
-TEST(EqualBits, DropoutDiffersBetweenSteps) {
+// Dropout masks must differ between sites and steps; otherwise the tests above prove nothing.
+TEST(BitIdentity, DropoutMasksDifferBetweenSteps) {
   TestModel t(with_dropout("gpt-tiny"), DType::f32);
   const ModelBatch batch = t.random_batch(3, 24);
   nn::ForwardContext pass = t.pass();

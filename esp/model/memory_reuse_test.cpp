@@ -1,4 +1,4 @@
-// Memory reuse between operators: a tensor that backward does not read is freed as soon as it has been read.
+// Memory reuse between operators: a tensor that backward does not read is freed after its last read in forward.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,7 +9,7 @@ namespace esp::model {
 namespace {
 
 struct Seen {
-  uint64_t peak = 0;  // of activations
+  uint64_t peak = 0;  // peak activation bytes
   std::vector<float> losses;
 };
 
@@ -29,14 +29,14 @@ Seen forward(const char* name, int64_t layers, bool keeps) {
   return seen;
 }
 
-TEST(Reuse, EvaluationMemoryIsIndependentOfLayerCount) {
+TEST(MemoryReuse, EvaluationMemoryIsIndependentOfLayerCount) {
   for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny"}) {
     const Seen two = forward(name, 2, false), eight = forward(name, 8, false);
     const Seen kept_two = forward(name, 2, true), kept = forward(name, 8, true);
     EXPECT_EQ(eight.peak, two.peak) << name;
     EXPECT_LT(2 * eight.peak, kept.peak) << name;
-    EXPECT_GT(kept.peak, 2 * kept_two.peak) << name;  // what is kept for backward grows with the layers
-    EXPECT_EQ(eight.losses, kept.losses) << name;     // to the bit
+    EXPECT_GT(kept.peak, 2 * kept_two.peak) << name;  // memory kept for backward grows with the number of layers
+    EXPECT_EQ(eight.losses, kept.losses) << name;     // bit-identical losses
   }
 }
 
