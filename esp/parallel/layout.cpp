@@ -19,7 +19,7 @@ struct ContextMethod {
 };
 constexpr ContextMethod kContextMethods[] = {{"ring"}, {"ulysses"}};
 
-constexpr int64_t kMostRanks = 1 << 15;  // on one axis
+constexpr int64_t kMaxAxisRanks = 1 << 15;  // largest size of one axis
 
 using Broken = std::optional<LayoutViolation>;
 
@@ -52,9 +52,9 @@ Broken of_tensor(const LayoutSizes& s, const Layout& l) {
     std::string_view what;
     int64_t number;
   } rules[] = {{s.heads % tp == 0, "must divide the {} attention heads", s.heads},
-               {s.kv_heads % tp == 0, "must divide the {} key and value heads", s.kv_heads},
-               {s.ffn >= tp, "cannot be more than the feed-forward's {} columns", s.ffn},
-               {s.vocab == 0 || s.vocab >= tp, "cannot be more than the {} tokens of the vocabulary", s.vocab}};
+               {s.kv_heads % tp == 0, "must divide the {} KV heads", s.kv_heads},
+               {s.ffn >= tp, "must be at most the MLP width {} (model.ffn)", s.ffn},
+               {s.vocab == 0 || s.vocab >= tp, "must be at most the vocabulary size {}", s.vocab}};
   for (const auto& one : rules)
     if (!one.holds)
       return LayoutViolation{"parallel.tp", fmt::format("{}", tp), fmt::format(fmt::runtime(one.what), one.number)};
@@ -64,7 +64,7 @@ Broken of_tensor(const LayoutSizes& s, const Layout& l) {
 Broken of_sequence(const LayoutSizes& s, const Layout& l) {
   if (!l.sequence) return std::nullopt;
   const MeshShape& m = l.mesh;
-  if (m.tp == 1) return LayoutViolation{"parallel.sequence", "true", "needs tp > 1; with tp = 1 leave it out"};
+  if (m.tp == 1) return LayoutViolation{"parallel.sequence", "true", "needs tp > 1; with tp = 1 use false"};
   const int64_t rows = micro_batch_of(s, l) * s.seq_len;
   if (rows % m.cp == 0 && s.seq_len % m.cp == 0 && rows / m.cp % m.tp == 0) return std::nullopt;
   return LayoutViolation{
@@ -88,31 +88,33 @@ Broken of_context(const LayoutSizes& s, const Layout& l) {
                                      "parallel.context = \"ring\" accepts any",
                                      heads, s.heads, l.mesh.tp)))
     return broken;
-  return rule(kv % cp == 0 || cp % kv == 0, "parallel.cp", cp,
-              fmt::format("ulysses shards whole key/value heads: it and the {} per rank ({} over tp = {}) must "
-                          "divide one another; parallel.context = \"ring\" accepts any",
-                          kv, s.kv_heads, l.mesh.tp));
+  return rule(
+      kv % cp == 0 || cp % kv == 0, "parallel.cp", cp,
+      fmt::format("ulysses shards whole KV heads: must divide the {} KV heads per rank ({} over tp = {}) or be a "
+                  "multiple of them; parallel.context = \"ring\" accepts any",
+                  kv, s.kv_heads, l.mesh.tp));
 }
 
-// A schedule file defines its own shape; checked when it is read.
-bool takes_chunks(const std::string& schedule) {
-  return names_schedule_file(schedule) || schedule_row(schedule).chunked;
+// A schedule file defines its own shape, which is checked when the file is read. So these two functions put no limit on
+// the shape of a schedule file.
+bool supports_chunks(const std::string& schedule) {
+  return is_schedule_file_name(schedule) || schedule_row(schedule).chunked;
 }
 bool goes_round(const std::string& schedule) {
-  return !names_schedule_file(schedule) && schedule_row(schedule).chunked;
+  return !is_schedule_file_name(schedule) && schedule_row(schedule).chunked;
 }
 
 Broken of_pipeline(const LayoutSizes& s, const Layout& l) {
   const int64_t pp = l.mesh.pp, v = l.interleave;
   if (pp == 1 && v == 1) return std::nullopt;
-  if (pp == 1) return rule(false, "parallel.interleave", v, "needs pp > 1; with pp = 1 leave it out");
+  if (pp == 1) return rule(false, "parallel.interleave", v, "needs pp > 1; with pp = 1 use 1");
   if (auto broken =
-          rule(v == 1 || takes_chunks(l.schedule), "parallel.interleave", v,
+          rule(v == 1 || supports_chunks(l.schedule), "parallel.interleave", v,
                fmt::format("schedule {} has one chunk per stage; parallel.schedule = \"interleaved\" has several",
                            l.schedule)))
     return broken;
   if (auto broken = rule(s.layers >= pp * v, v > 1 ? "parallel.interleave" : "parallel.pp", v > 1 ? v : pp,
-                         fmt::format("every {} needs at least one layer: {} needed, {} layers",
+                         fmt::format("every {} needs at least one layer; expected at least {} layers, got {}",
                                      v > 1 ? "chunk" : "stage", pp * v, s.layers)))
     return broken;
   const int64_t num_micro = share_of(s, l) / micro_batch_of(s, l);
@@ -137,10 +139,10 @@ Broken of_experts(const LayoutSizes& s, const Layout& l) {
 Broken of_architecture(const LayoutSizes& s, const Layout& l) {
   if (s.arch != "t5") return std::nullopt;
   for (const auto& [key, value] : {std::pair("parallel.pp", l.mesh.pp), std::pair("parallel.cp", l.mesh.cp)})
-    if (value != 1)
-      return rule(false, key, value, "an encoder with a decoder (t5) is split by tp and dp; leave it out");
-  return rule(!l.sequence, "parallel.sequence", 1,
-              "an encoder with a decoder (t5) is split by tp and dp; leave it out");
+    if (value != 1) return rule(false, key, value, "an encoder-decoder model (t5) supports only tp and dp. Use 1");
+  if (!l.sequence) return std::nullopt;
+  return LayoutViolation{"parallel.sequence", "true",
+                         "an encoder-decoder model (t5) supports only tp and dp. Use false"};
 }
 
 double apart(const Layout& a, const Layout& b) {
@@ -151,7 +153,7 @@ double apart(const Layout& a, const Layout& b) {
          factor(static_cast<int>(a.interleave), static_cast<int>(b.interleave));
 }
 
-// f(mesh) for every mesh of so many ranks.
+// Calls f(mesh) for every mesh with this number of ranks.
 template <typename F>
 void for_each_mesh(int world, F&& f) {
   for (int tp = 1; tp <= world; ++tp) {
@@ -184,7 +186,7 @@ std::string Layout::text() const {
 }
 
 std::optional<LayoutViolation> find_violation(const LayoutSizes& sizes, const Layout& layout) {
-  if (!names_schedule_file(layout.schedule)) schedule_row(layout.schedule);
+  if (!is_schedule_file_name(layout.schedule)) schedule_row(layout.schedule);
   find_row("parallel.context", kContextMethods, layout.context);
   if (auto broken = rule(layout.interleave >= 1, "parallel.interleave", layout.interleave, "must be at least 1"))
     return broken;
@@ -202,7 +204,9 @@ std::vector<Layout> nearest_layouts(const LayoutSizes& sizes, const Layout& layo
         for (const std::string& schedule : {layout.schedule, std::string("1f1b")})
           for (const int64_t interleave : {layout.interleave, int64_t{1}}) {
             Layout one{mesh, sequence, context, schedule, interleave};
-            if (mesh.cp == 1) one.context = layout.context;  // an unused setting is not a difference
+            // Without a context axis `context` is unused, so it must not count as a difference. The same holds for
+            // `schedule`.
+            if (mesh.cp == 1) one.context = layout.context;
             if (mesh.pp == 1) one.schedule = layout.schedule;
             if (std::find(found.begin(), found.end(), one) == found.end() && !find_violation(sizes, one) &&
                 (!also || also(one)))
@@ -221,13 +225,13 @@ MeshShape mesh_shape(int64_t tp, int64_t cp, int64_t dp, int64_t pp, int64_t ep,
     int64_t value, least;
   } axes[] = {{"tp", tp, 1}, {"pp", pp, 1}, {"cp", cp, 1}, {"ep", ep, 1}, {"dp", dp, 0}};
   for (const auto& axis : axes)
-    if (axis.value < axis.least || axis.value > kMostRanks)
+    if (axis.value < axis.least || axis.value > kMaxAxisRanks)
       throw UsageError(
-          fmt::format("parallel.{} = {}: must be from {} to {}", axis.key, axis.value, axis.least, kMostRanks));
+          fmt::format("parallel.{} = {}: must be from {} to {}", axis.key, axis.value, axis.least, kMaxAxisRanks));
   const int64_t others = tp * cp * pp;
   if (dp == 0 ? world % others != 0 : others * dp != world)
     throw UsageError(fmt::format(
-        "[parallel] = dp {} × tp {} × pp {} × cp {}: the sizes multiply to {} ranks, this run has {}{}", dp, tp, pp, cp,
+        "[parallel] = dp {} × tp {} × pp {} × cp {}: the sizes multiply to {} ranks; this run has {}{}", dp, tp, pp, cp,
         others * std::max<int64_t>(1, dp), world,
         world % others == 0 ? fmt::format("; use dp = {} or 0 (computed)", world / others)
                             : fmt::format("; use {} or {} ranks, or sizes that divide {}", others, 2 * others, world)));

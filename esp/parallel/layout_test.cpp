@@ -47,8 +47,8 @@ TEST(Layout, ViolationNamesRuleWithNumbers) {
     for (const char* word : words) EXPECT_THAT(rule(s, layout), HasSubstr(word));
   };
   check(sizes(), of({.tp = 5}), {"parallel.tp = 5", "12 attention heads"});
-  check(sizes(), of({.tp = 3}), {"parallel.tp = 3", "4 key and value heads"});
-  check(sizes(), of({.pp = 7}), {"parallel.pp = 7", "6 layers"});
+  check(sizes(), of({.tp = 3}), {"parallel.tp = 3", "4 KV heads"});
+  check(sizes(), of({.pp = 7}), {"parallel.pp = 7", "got 6"});
   check(sizes(), of({.dp = 5}), {"train.global_batch = 24", "multiple of dp = 5"});
   check(sizes(), of({.dp = 8}), {"train.micro_batch = 2", "share of 3 sequences"});
   check(sizes(), of({.cp = 13}), {"parallel.cp = 13", "2·cp = 26 tokens", "got 24"});
@@ -59,7 +59,7 @@ TEST(Layout, ViolationNamesRuleWithNumbers) {
   check(sizes(), layout, {"parallel.cp = 5", "12 heads", "ring"});
   layout = of({.cp = 3});
   layout.context = "ulysses";
-  check(sizes(), layout, {"key/value heads", "the 4 per rank"});
+  check(sizes(), layout, {"whole KV heads", "the 4 KV heads per rank"});
 
   layout = of({});
   layout.sequence = true;
@@ -79,7 +79,7 @@ TEST(Layout, ViolationNamesRuleWithNumbers) {
   layout.schedule = "interleaved";
   EXPECT_EQ(rule(sizes(), layout), "");
   layout.interleave = 4;
-  check(sizes(), layout, {"parallel.interleave = 4", "8 needed, 6 layers"});
+  check(sizes(), layout, {"parallel.interleave = 4", "at least 8 layers, got 6"});
   layout = of({.dp = 4, .pp = 2});
   layout.schedule = "interleaved";
   check(sizes(), layout, {"train.micro_batch = 2", "multiple of 2 micro-batches", "got 3"});
@@ -97,7 +97,7 @@ TEST(Layout, ViolationNamesRuleWithNumbers) {
   EXPECT_EQ(rule(both, of({.tp = 2, .dp = 2})), "");
 }
 
-TEST(Layout, UnknownNamesListTheKnown) {
+TEST(Layout, ErrorListsKnownNames) {
   Layout layout = of({.pp = 2});
   layout.schedule = "2f2b";
   EXPECT_THROW(find_violation(sizes(), layout), UsageError);
@@ -106,7 +106,7 @@ TEST(Layout, UnknownNamesListTheKnown) {
   EXPECT_THROW(find_violation(sizes(), layout), UsageError);
 }
 
-// Over many worlds: what is offered works, is of as many ranks, and is as near as any that works.
+// For many worlds: every suggested layout is valid, has the same number of ranks, and no valid layout is nearer.
 TEST(Layout, NearestLayoutsAreValid) {
   int num_offered = 0;
   for (int tp : {1, 2, 3, 5})
@@ -122,7 +122,7 @@ TEST(Layout, NearestLayoutsAreValid) {
           }
           if (!find_violation(sizes(), layout)) {
             ASSERT_FALSE(near.empty());
-            EXPECT_EQ(near.front(), layout) << "what works is nearest to itself";
+            EXPECT_EQ(near.front(), layout) << "a valid layout is the nearest layout to itself";
           }
         }
   EXPECT_GT(num_offered, 200);
@@ -133,7 +133,7 @@ TEST(Layout, ErrorNamesNearestLayouts) {
     check_layout(sizes(), of({.tp = 3, .dp = 2}));
     FAIL();
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("4 key and value heads"));
+    EXPECT_THAT(error.what(), HasSubstr("4 KV heads"));
     EXPECT_THAT(error.what(), HasSubstr("layouts of 6 ranks that work"));
     EXPECT_THAT(error.what(), HasSubstr("tp=2"));
   }
@@ -148,7 +148,7 @@ TEST(Layout, ErrorNamesNearestLayouts) {
   }
 }
 
-TEST(Layout, SizesMultiplyToTheWorld) {
+TEST(Layout, MeshSizesMultiplyToWorld) {
   EXPECT_EQ(mesh_shape(2, 1, 0, 2, 1, 8), (MeshShape{.tp = 2, .dp = 2, .pp = 2}));
   EXPECT_EQ(mesh_shape(1, 3, 2, 1, 2, 6), (MeshShape{.cp = 3, .dp = 2, .ep = 2}));
   EXPECT_THROW(mesh_shape(3, 1, 0, 1, 1, 8), UsageError);

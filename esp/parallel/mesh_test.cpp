@@ -10,7 +10,7 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(Mesh, TensorIsFastestAndThePipelineSlowest) {
+TEST(Mesh, TensorAxisIsFastestAndPipelineAxisSlowest) {
   const MeshShape s{.tp = 2, .cp = 1, .dp = 2, .pp = 4};
   EXPECT_EQ(s.size(), 16);
   EXPECT_THAT(members(s, MeshAxis::tensor, 3), ElementsAre(2, 3));
@@ -28,8 +28,8 @@ TEST(Mesh, ExpertGroupsAreConsecutiveReplicas) {
   EXPECT_THAT(members(s, MeshAxis::expert_data, 5), ElementsAre(1, 5));
 }
 
-// For any factors, the groups of an axis partition the world, and all members of a group agree on it.
-TEST(Mesh, GroupsPartitionTheWorld) {
+// For any factors, the groups of an axis partition the world, and all members compute the same group.
+TEST(Mesh, GroupsPartitionWorld) {
   for (int tp : {1, 2, 3})
     for (int cp : {1, 2})
       for (int dp : {1, 3, 4})

@@ -1,5 +1,4 @@
-// Test support: one rank of a model-parallel group with everything it needs. Without a world it is a single device,
-// using the same operations.
+// Test support: one rank of a model-parallel group with everything it needs.
 #pragma once
 
 #include <functional>
@@ -9,23 +8,23 @@
 #include "esp/autograd/tape.h"
 #include "esp/comm/test_options.h"
 #include "esp/net/inproc/threads.h"
-#include "esp/parallel/regions.h"
+#include "esp/parallel/model_parallel_ops.h"
 
 namespace esp::parallel {
 
-// Without a world it is the one holder of everything, by the same regions.
+// One rank. If `world` is null, it is a single device with the same operations.
 struct ModelRank {
   device::MemoryAccount account;
   device::MemoryPool pool{account};
   device::ThreadPool threads{1};
   tensor::Context context{{{}, &threads, nullptr}, &pool};
   Mesh mesh;
-  std::unique_ptr<ParallelRegions> regions;
+  std::unique_ptr<ModelParallelOps> regions;
   autograd::Tape tape{context};
 
   explicit ModelRank(comm::Communicator* world = nullptr, const MeshShape& shape = {},
-                     const RegionOptions& options = {})
-      : mesh(shape, world), regions(make_regions(mesh, options)) {}
+                     const ModelParallelOptions& options = {})
+      : mesh(shape, world), regions(make_model_parallel_ops(mesh, options)) {}
 
   nn::ModelShards shares() const { return {{mesh.coordinates().tp, mesh.shape().tp}, {}}; }
   nn::ForwardContext pass(int64_t num_sequences) {
@@ -39,20 +38,20 @@ struct ModelRank {
   }
 };
 
-// Ranks as threads of this process. `algorithms` as in comm::CommOptions; ring algorithms are used where bytes are
-// counted, because rings send the least.
+// Runs ranks as threads of this process. `algorithms` as in comm::CommOptions. Tests that count bytes use ring
+// algorithms, because rings send the least.
 inline constexpr const char* kRings = "all_reduce=ring,all_gather=ring,reduce_scatter=ring";
 inline void run_model_ranks(int size, const std::function<void(comm::Communicator*)>& body,
                             const std::string& algorithms = "") {
   net::run_threads(size, [&](net::World& world) {
     comm::CommOptions options = comm::test_options("inproc", size_t{64} << 10);
     options.algorithms = algorithms;
-    const auto comm = comm::make_communicator(world, world.everyone(), options);
+    const auto comm = comm::make_communicator(world, world.world_group(), options);
     body(comm.get());
   });
 }
 
-// The local elements, in local order, of a flat tensor of the whole parameter `p` is a shard of.
+// The elements of parameter `p` on this rank, in local order, taken from the flat whole tensor of which `p` is a shard.
 template <typename T>
 std::vector<T> part_of(const nn::Parameter& p, std::span<const T> whole) {
   if (p.cut_dim < 0) return {whole.begin(), whole.end()};

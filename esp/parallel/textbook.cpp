@@ -19,15 +19,17 @@ using tensor::Tensor;
 
 namespace {
 
-class Textbook final : public ParallelRegions {
+class TextbookOps final : public ModelParallelOps {
  public:
-  Textbook(const Mesh& mesh, const RegionOptions& options) : inner_(make_regions(mesh, options)) {
+  TextbookOps(const Mesh& mesh, const ModelParallelOptions& options) : inner_(make_model_parallel_ops(mesh, options)) {
     if (mesh.shape().cp > 1)
-      throw UsageError(fmt::format("stored attention needs all tokens of a sequence on one rank; got parallel.cp = {}",
-                                   mesh.shape().cp));
+      throw UsageError(
+          fmt::format("parallel.cp = {}: must be 1 with train.activations = \"textbook\" (stored attention), which "
+                      "needs all tokens of a sequence on one rank",
+                      mesh.shape().cp));
   }
 
-  // The activation's output is always kept.
+  // Always stores the output of the activation.
   Variable mlp(ForwardContext& pass, const Variable& x, const nn::MlpWeights& p, bool) const override {
     return inner_->mlp(pass, x, p, true);
   }
@@ -48,11 +50,12 @@ class Textbook final : public ParallelRegions {
     const tensor::Context& context = pass.tape->context();
     const Tensor mask = tensor::empty(context, x.shape(), DType::u8, device::MemoryCategory::activation);
     {
-      // Dropout of a tensor of ones gives the mask; the sharded stream knows the global element numbers.
+      // Dropout of a tensor of ones gives the mask. It goes through the same operation as any dropout, so elements are
+      // numbered as in the whole batch.
       const Tensor ones = pass.tape->scratch(x.shape(), x.dtype());
       kernel::fill(ones.data(), 1, ones.count(), x.dtype(), context.stream);
       const Variable drawn = inner_->dropout(pass, Variable(ones), rate, key);
-      kernel::mask_of(mask.as<uint8_t>(), drawn.value().data(), mask.count(), x.dtype(), context.stream);
+      kernel::nonzero_mask(mask.as<uint8_t>(), drawn.value().data(), mask.count(), x.dtype(), context.stream);
     }
     return autograd::apply_mask(*pass.tape, x, mask, 1 / (1 - rate));
   }
@@ -74,7 +77,9 @@ class Textbook final : public ParallelRegions {
   Tensor logits(ForwardContext& pass, const Tensor& x, const Parameter& w, const Parameter* b) const override {
     return inner_->logits(pass, x, w, b);
   }
-  Variable whole(ForwardContext& pass, const Variable& x) const override { return inner_->whole(pass, x); }
+  Variable gather_stream(ForwardContext& pass, const Variable& x) const override {
+    return inner_->gather_stream(pass, x);
+  }
   const nn::TokenDispatcher& experts() const override { return inner_->experts(); }
 
   tensor::Shape stream_shape(int64_t batch, int64_t tokens, int64_t dim) const override {
@@ -84,13 +89,13 @@ class Textbook final : public ParallelRegions {
   void reset_times() override { inner_->reset_times(); }
 
  private:
-  std::unique_ptr<ParallelRegions> inner_;
+  std::unique_ptr<ModelParallelOps> inner_;
 };
 
 }  // namespace
 
-std::unique_ptr<ParallelRegions> make_textbook_regions(const Mesh& mesh, const RegionOptions& options) {
-  return std::make_unique<Textbook>(mesh, options);
+std::unique_ptr<ModelParallelOps> make_textbook_ops(const Mesh& mesh, const ModelParallelOptions& options) {
+  return std::make_unique<TextbookOps>(mesh, options);
 }
 
 }  // namespace esp::parallel

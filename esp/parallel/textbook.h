@@ -1,19 +1,19 @@
-// Layer operations that keep for backward exactly the activations the textbook formula counts (Korthikanti et al.
-// 2022): besides the inputs of every GEMM and norm, attention's T×T matrices (probabilities, byte mask, dropout output)
-// and a byte mask per dropout. In 16 bits sbh·(34 + 5as/h) bytes per layer of GPT, sharded as the mesh shards it:
-// sbh·(10 + 24/t + 5as/(ht)) over a tensor axis of t, (sbh/t)·(34 + 5as/h) with sequence parallel.
+// Layer operations that store for backward exactly the activations of the textbook formula (Korthikanti et al. 2022).
+// They store the inputs of every GEMM and norm, the T×T matrices of attention (probabilities, byte mask, dropout
+// output), and a byte mask per dropout. In 16 bits a GPT layer stores sbh·(34 + 5as/h) bytes, sharded as the mesh
+// shards it: sbh·(10 + 24/t + 5as/(ht)) over a tensor axis of t, (sbh/t)·(34 + 5as/h) with sequence parallel.
 //
-// Computes the same function as make_regions, whose attention keeps no matrix and whose dropout recomputes masks.
-// Selective recomputation recomputes the attention core here, and the MLP activation there. UsageError with a context
-// axis: block-wise attention stores no matrix. Cross attention and experts keep their usual activations.
+// Computes the same function as make_model_parallel_ops, whose attention stores no matrix and whose dropout recomputes
+// masks. With selective recomputation, these operations recompute the attention core; the operations of
+// make_model_parallel_ops recompute the activation of the MLP. Cross attention and experts store their usual
+// activations.
 #pragma once
 
-#include "esp/parallel/regions.h"
+#include "esp/parallel/model_parallel_ops.h"
 
 namespace esp::parallel {
 
-// UsageError where a context axis divides tokens: its attention is a walk over blocks that stores no matrix. Cross
-// attention and experts keep what they keep otherwise.
-std::unique_ptr<ParallelRegions> make_textbook_regions(const Mesh& mesh, const RegionOptions& options);
+// Throws UsageError if a context axis shards the tokens: attention then works block by block and stores no matrix.
+std::unique_ptr<ModelParallelOps> make_textbook_ops(const Mesh& mesh, const ModelParallelOptions& options);
 
 }  // namespace esp::parallel

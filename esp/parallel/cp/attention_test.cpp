@@ -1,4 +1,4 @@
-// Ring and Ulysses attention on 1 to 4 ranks against self attention on one device.
+// Compares ring and Ulysses attention on 1 to 4 ranks with self attention on one device.
 #include <cstring>
 
 #include <fmt/format.h>
@@ -34,7 +34,8 @@ std::string name(const AttentionCase& p, int c) {
                      p.options.heads, p.options.kv_heads, p.options.causal, p.lengths.size(), p.options.dropout, c);
 }
 
-// Lengths that divide and that do not, padding (also of whole sequences), groups of heads, dropout.
+// Cases: sequence lengths that are divisible by the number of ranks and lengths that are not, padding (one sequence has
+// only padding), grouped-query attention, dropout.
 std::vector<AttentionCase> problems(DType dtype) {
   std::vector<AttentionCase> all;
   for (bool causal : {false, true}) {
@@ -86,7 +87,7 @@ TEST(RingAttention, MatchesSelfAttentionForRandomShapes) {
     const ContextLayout layout = below(3) == 0 ? ContextLayout::contiguous : ContextLayout::zigzag;
     const AttentionResult want = single_device_ops(p);
     expect_near(attend(p, c, ring_attention, layout), want, 1e-12, name(p, c) + fmt::format(", draw {}", draw));
-    if (ulysses_obstacle(p.options.heads, p.options.kv_heads, c).empty())
+    if (ulysses_violation(p.options.heads, p.options.kv_heads, c).empty())
       expect_near(attend(p, c, ulysses_attention, ContextLayout::contiguous), want, 1e-12, name(p, c));
   }
 }
@@ -103,7 +104,7 @@ TEST(RingAttention, ApproximatesSelfAttentionInEveryType) {
 
 TEST(RingAttention, LargeScoresStayFinite) {
   AttentionCase p = problem(64, 2, 2, true);
-  p.scale = 30;  // scores of thousands: whole blocks weigh nothing
+  p.scale = 30;  // the scores are in the thousands, so whole blocks have zero weight
   expect_near(attend(p, 4, ring_attention, ContextLayout::zigzag), single_device_ops(p), 1e-9, name(p, 4));
 }
 
@@ -112,12 +113,12 @@ TEST(UlyssesAttention, MatchesOneDeviceBitForBit) {
     for (const AttentionCase& p : problems(dtype)) {
       const AttentionResult want = single_device_ops(p);
       for (int c : {1, 2, 4}) {
-        if (!ulysses_obstacle(p.options.heads, p.options.kv_heads, c).empty()) continue;
+        if (!ulysses_violation(p.options.heads, p.options.kv_heads, c).empty()) continue;
         const AttentionResult got = attend(p, c, ulysses_attention, ContextLayout::contiguous);
         EXPECT_EQ(got.o, want.o) << name(p, c);
         if (p.options.kv_heads % c == 0) {
           EXPECT_EQ(got.dqkv, want.dqkv) << name(p, c);
-        } else {  // the copies of a key/value head give a sum of sums
+        } else {  // the gradients of replicated key/value heads are summed in another order
           const double places = dtype == DType::f64 ? 1e-15 : dtype == DType::f32 ? 1e-6 : 2e-2;
           EXPECT_LE(distance(got.dqkv, want.dqkv), places) << name(p, c);
         }
@@ -125,15 +126,15 @@ TEST(UlyssesAttention, MatchesOneDeviceBitForBit) {
     }
 }
 
-TEST(UlyssesAttention, NamesTheHeadsThatDoNotDivide) {
-  EXPECT_EQ(ulysses_obstacle(12, 4, 2), "");
-  EXPECT_EQ(ulysses_obstacle(12, 2, 4), "");
-  EXPECT_EQ(ulysses_obstacle(10, 10, 4), "10 heads do not divide over 4 ranks");
-  EXPECT_NE(ulysses_obstacle(12, 3, 4), "");
+TEST(UlyssesAttention, RejectsHeadsNotDivisibleByRanks) {
+  EXPECT_EQ(ulysses_violation(12, 4, 2), "");
+  EXPECT_EQ(ulysses_violation(12, 2, 4), "");
+  EXPECT_EQ(ulysses_violation(10, 10, 4), "got 10 heads, 4 ranks; expected heads to be a multiple of ranks");
+  EXPECT_NE(ulysses_violation(12, 3, 4), "");
   EXPECT_THROW(attend(problem(20, 3, 3, true), 2, ulysses_attention, ContextLayout::contiguous), UsageError);
 }
 
-TEST(ContextParallel, RecomputationRunsTheRingAgain) {
+TEST(ContextParallel, RecomputationGivesSameGradients) {
   const AttentionCase p = problem(26, 4, 2, true);
   for (Attention attention : {ring_attention, ulysses_attention}) {
     const ContextLayout layout = attention == ring_attention ? ContextLayout::zigzag : ContextLayout::contiguous;
@@ -148,7 +149,7 @@ TEST(ContextParallel, RecomputationRunsTheRingAgain) {
   }
 }
 
-// qkv is used twice: the gradient of the second use is there when the ring's is added.
+// qkv has two uses. When backward reaches the first use, the gradient of qkv already contains that of the second use.
 TEST(ContextParallel, AccumulatesIntoExistingGradient) {
   const AttentionCase p = problem(26, 4, 2, true);
   const AttentionResult once = attend(p, 2, ring_attention, ContextLayout::zigzag);
@@ -160,7 +161,7 @@ TEST(ContextParallel, AccumulatesIntoExistingGradient) {
   for (size_t i = 0; i < got.dqkv.size(); ++i) ASSERT_EQ(got.dqkv[i], 2 * once.dqkv[i]);
 }
 
-TEST(ContextParallel, RotaryPositionsFollowThePieces) {
+TEST(ContextParallel, RotaryUsesPositionsInWholeSequence) {
   const AttentionCase p = problem(29, 4, 2, true);
   static constexpr kernel::RotaryAngles kAngles{
       .theta = 100, .scaling = kernel::RopeScaling::yarn, .factor = 2, .original_seq_len = 16};
@@ -169,7 +170,7 @@ TEST(ContextParallel, RotaryPositionsFollowThePieces) {
     const Variable y = rotary(tape, x, o.heads + o.kv_heads, o.head_dim, tokens, kAngles);
     return ring_attention(tape, y, o, group);
   };
-  // One rank holds one run from position 0: plain rotary, then self attention.
+  // A single rank holds all tokens from position 0: the result must equal plain rotary, then self attention.
   const AttentionResult want = attend(p, 1, nullptr, ContextLayout::zigzag, nullptr, turned);
   const auto plain = [](Tape& tape, const Variable& x, const autograd::AttentionArgs& o, const ContextGroup&) {
     return autograd::self_attention(tape, autograd::rotary(tape, x, o.heads + o.kv_heads, o.head_dim, 0, kAngles), o);
@@ -177,7 +178,7 @@ TEST(ContextParallel, RotaryPositionsFollowThePieces) {
   const AttentionResult one = attend(p, 1, nullptr, ContextLayout::zigzag, nullptr, plain);
   EXPECT_EQ(want.o, one.o);
   EXPECT_EQ(want.dqkv, one.dqkv);
-  EXPECT_GT(distance(want.o, single_device_ops(p).o), 1e-3);  // it does turn something
+  EXPECT_GT(distance(want.o, single_device_ops(p).o), 1e-3);  // checks that rotary positions change the result
   for (int c : {2, 3, 4})
     expect_near(attend(p, c, nullptr, ContextLayout::zigzag, nullptr, turned), want, 1e-12, name(p, c));
 }
@@ -186,8 +187,8 @@ TEST(ContextParallel, RejectsTooShortSequenceBeforeSending) {
   EXPECT_THROW(attend(problem(3, 4, 4, true), 4, ring_attention, ContextLayout::zigzag), std::exception);
 }
 
-// A rank that leaves mid-call is detected by the others at once; no rank waits for a deadline.
-TEST(ContextParallel, LeavingRankReleasesTheOthers) {
+// If a rank leaves mid-call, the other ranks detect it at once; none waits until the deadline.
+TEST(ContextParallel, FailingRankReleasesOtherRanks) {
   const AttentionCase p = problem(24, 4, 4, true);
   const auto leaving = [](Tape& tape, const Variable& x, const autograd::AttentionArgs& options,
                           const ContextGroup& group) {
@@ -196,13 +197,14 @@ TEST(ContextParallel, LeavingRankReleasesTheOthers) {
   };
   try {
     attend(p, 3, nullptr, ContextLayout::zigzag, nullptr, leaving);
-    FAIL() << "nobody noticed";
+    FAIL() << "the failure was not detected";
   } catch (const IoError& error) {
     EXPECT_STREQ(error.what(), "gone");
   }
 }
 
-// q = 2·b·(s/c)·h_kv elements: forward (c−1)·q, backward (c−1)·q and c·q of sums.
+// Bytes sent per rank: (c−1)·q in forward; in backward (c−1)·q and, for the gradient sums (in the accumulation type),
+// c·q. Here q is the size of 2·b·(s/c)·h_kv elements.
 TEST(RingAttention, TrafficMatchesFormula) {
   for (DType dtype : {DType::f64, DType::f32, DType::bf16})
     for (int c : {2, 3, 4}) {
@@ -219,8 +221,8 @@ TEST(RingAttention, TrafficMatchesFormula) {
     }
 }
 
-// The planner's way to count: one rank of many, with a communicator that moves nothing.
-TEST(RingAttention, FakeCommunicatorCountsSameTraffic) {
+// The planner counts traffic with a fake communicator, which simulates one rank of a large group.
+TEST(RingAttention, FakeCommunicatorTrafficMatchesFormula) {
   constexpr int kRanks = 64;
   const AttentionCase p = problem(2 * kRanks, 2, 1, true, DType::bf16);
   for (int rank : {0, 5, kRanks - 1}) {
@@ -228,7 +230,7 @@ TEST(RingAttention, FakeCommunicatorCountsSameTraffic) {
     ContextGroup group;
     group.comm = comm.get();
     group.length = p.T;
-    autograd::Rig rig;
+    autograd::TapeFixture rig;
     const Variable leaf = rig.tape.leaf(rig.random({p.B, 2, p.row()}, 1, 1, p.dtype));
     const Variable y = ring_attention(rig.tape, leaf, p.options, group);
     const uint64_t q = static_cast<uint64_t>(2 * p.B * 2 * p.options.head_dim) * size_of(p.dtype);
@@ -239,7 +241,7 @@ TEST(RingAttention, FakeCommunicatorCountsSameTraffic) {
   }
 }
 
-// Four all-to-alls of b·(s/c)·h elements each way.
+// Forward and backward each exchange four tensors (q, k, v, o) of b·(s/c)·h elements; a rank sends (c−1)/c of each.
 TEST(UlyssesAttention, TrafficMatchesFormula) {
   for (DType dtype : {DType::f64, DType::bf16})
     for (int c : {2, 4}) {

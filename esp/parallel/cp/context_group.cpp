@@ -7,7 +7,7 @@
 namespace esp::parallel {
 namespace {
 
-constexpr Duration kLongestGoodbye = std::chrono::seconds(30);
+constexpr Duration kMaxAbortWait = std::chrono::seconds(30);
 
 std::vector<size_t> offsets_of(const std::vector<size_t>& counts) {
   std::vector<size_t> offsets(counts.size());
@@ -18,12 +18,12 @@ std::vector<size_t> offsets_of(const std::vector<size_t>& counts) {
 }  // namespace
 
 PendingCalls::~PendingCalls() {
-  std::erase_if(started_, [](const Work& work) { return work.done(); });
-  if (started_.empty()) return;
+  std::erase_if(pending_, [](const Work& work) { return work.done(); });
+  if (pending_.empty()) return;
   group_.comm->abort("this rank left in the middle of attention");
-  for (const Work& work : started_) {
+  for (const Work& work : pending_) {
     try {
-      work.wait(Deadline::after(kLongestGoodbye));
+      work.wait(Deadline::after(kMaxAbortWait));
     } catch (const std::exception&) {
       // the original error has already been thrown
     }
@@ -52,8 +52,8 @@ Work PendingCalls::start_exchange(const void* out, int64_t out_count, void* in, 
     call.dtype = dtype;
     call.timeout = group_.timeout;
   }
-  std::erase_if(started_, [](const Work& work) { return work.done(); });
-  return started_.emplace_back(group_.comm->start_group(std::span(calls, num_calls)));
+  std::erase_if(pending_, [](const Work& work) { return work.done(); });
+  return pending_.emplace_back(group_.comm->start_group(std::span(calls, num_calls)));
 }
 
 void PendingCalls::run_all_to_all(const void* in, const std::vector<size_t>& send_counts, void* out,
@@ -77,7 +77,7 @@ void PendingCalls::run_all_to_all(const void* in, const std::vector<size_t>& sen
 
 void PendingCalls::wait(const Work& work, const char* what) {
   if (work.done()) {
-    work.wait(Deadline::after_ms(0));  // rethrows the error
+    work.wait(Deadline::after_ms(0));  // rethrows the error of the call
     return;
   }
   obs::Span span(group_.trace, what, "communication");

@@ -1,4 +1,5 @@
-// Long context: by each rank's memory account, attention over T tokens on c ranks takes 1/c of what it takes on one.
+// Long context: attention over T tokens on c ranks needs 1/c of the memory of one rank. The MemoryAccount of each rank
+// measures the memory.
 #include <algorithm>
 #include <cstdlib>
 
@@ -11,7 +12,7 @@
 namespace esp::parallel {
 namespace {
 
-// Forward and backward, the input, the output and their gradients included.
+// Largest peak memory of any rank in forward and backward, including the input, the output and their gradients.
 uint64_t peak_of(const AttentionCase& p, int num_ranks, Attention attention, ContextLayout layout) {
   std::vector<AttentionTrace> traces;
   attend(p, num_ranks, attention, layout, &traces);
@@ -20,7 +21,8 @@ uint64_t peak_of(const AttentionCase& p, int num_ranks, Attention attention, Con
   return most;
 }
 
-// Shares hardly change with the length (kernels have some room of their own); the long form is what they are for.
+// The sequence has 4096 tokens, or 32768 if ESPALIER_TEST_LONG is set. The memory ratios depend little on the length,
+// because the workspaces of the kernels have a fixed size.
 AttentionCase long_context(int64_t heads) {
   AttentionCase p = problem(std::getenv("ESPALIER_TEST_LONG") ? 32768 : 4096, heads, heads, true, DType::f32);
   p.B = 1;
@@ -28,13 +30,13 @@ AttentionCase long_context(int64_t heads) {
   return p;
 }
 
-TEST(LongContext, RingMemoryScalesWithRanks) {
+TEST(LongContext, RingMemoryShrinksWithNumberOfRanks) {
   const AttentionCase p = long_context(1);
   const auto two = static_cast<double>(peak_of(p, 2, ring_attention, ContextLayout::zigzag));
   const auto four = static_cast<double>(peak_of(p, 4, ring_attention, ContextLayout::zigzag));
   EXPECT_NEAR(four / two, 0.5, 0.01);
   const auto one = static_cast<double>(peak_of(p, 0, nullptr, ContextLayout::contiguous));
-  // The travelling buffers come on top of a quarter.
+  // Four ranks need a quarter of the memory plus the ring buffers.
   EXPECT_LT(four / one, 0.5);
   EXPECT_GT(four / one, 0.25);
 }

@@ -26,9 +26,9 @@ void* at(const Tensor& x, int64_t element) {
 
 // --- forward ---
 
-// Attends the queries of a block to its keys; continues from o, in the accumulation type, and lse.
-void go_on(RingSteps& ring, int step, const AttentionBlock& block, const Tensor& qkv, const Tensor& kv, const Tensor& o,
-           const Tensor& lse, const device::Stream& stream) {
+// Computes the attention of the queries of a block to its keys; accumulates into o (in the accumulation type) and lse.
+void attend_block(RingSteps& ring, int step, const AttentionBlock& block, const Tensor& qkv, const Tensor& kv,
+                  const Tensor& o, const Tensor& lse, const device::Stream& stream) {
   const AttentionShape shape = ring.shape(step, block);
   const int64_t key = block.key * ring.kv_width, value = key + ring.kv_width / 2;
   kernel::attention_forward_block(at(o, block.query * ring.q_width), at(lse, block.query),
@@ -36,39 +36,39 @@ void go_on(RingSteps& ring, int step, const AttentionBlock& block, const Tensor&
                                   stream);
 }
 
-// o and lse of all keys.
+// Computes o and lse over all keys.
 void forward(const Tape& tape, const Tensor& qkv, RingSteps& ring, const ContextGroup& group, const Tensor& o,
              const Tensor& lse) {
   const device::Stream& stream = tape.context().stream;
   kernel::fill(lse.data(), -std::numeric_limits<double>::infinity(), lse.count(), lse.dtype(), stream);
   Tensor here = ring.kv_buffer(tape, qkv.dtype()), next = ring.kv_buffer(tape, qkv.dtype());
-  PendingCalls under_way(group);
+  PendingCalls pending(group);
   ring.pack(here, qkv, stream);
   for (int step = 0; step < ring.size; ++step) {
     Work moved;
     if (step + 1 < ring.size)
       moved =
-          under_way.start_exchange(here.data(), ring.kv_count(step), next.data(), ring.kv_count(step + 1), qkv.dtype());
+          pending.start_exchange(here.data(), ring.kv_count(step), next.data(), ring.kv_count(step + 1), qkv.dtype());
     {
       const std::vector<AttentionBlock> blocks = ring.blocks(step);
       const StepSpan span(group, "attention", step, blocks);
-      for (const AttentionBlock& block : blocks) go_on(ring, step, block, qkv, here, o, lse, stream);
+      for (const AttentionBlock& block : blocks) attend_block(ring, step, block, qkv, here, o, lse, stream);
     }
-    under_way.wait(moved, "keys and values");
+    pending.wait(moved, "keys and values");
     std::swap(here, next);
   }
 }
 
 // --- backward ---
 
-// Gradients in the accumulation type: dq in rows of `dq_row`, dkv packed.
+// Backward of ring attention. Gradients have the accumulation type; rows of dq have `dq_row` elements, dkv is packed.
 class Backward {
  public:
   Backward(Tape& tape, RingSteps& ring, const ContextGroup& group, const Tensor& qkv, const Tensor& d_o,
            const Tensor& o, const Tensor& lse, const Tensor& dq, int64_t dq_row)
       : tape_(tape), ring_(ring), group_(group), qkv_(qkv), d_o_(d_o), o_(o), lse_(lse), dq_(dq), dq_row_(dq_row) {}
 
-  // Gradients of this rank's own keys and values, summed over all ranks that used them.
+  // Returns the gradients of this rank's keys and values, summed over all ranks that used them.
   Tensor run() {
     const device::Stream& stream = tape_.context().stream;
     const DType type = qkv_.dtype(), sums = tensor::accumulation_type(type);
@@ -76,33 +76,32 @@ class Backward {
     Tensor mine = ring_.kv_buffer(tape_, sums), leaving = ring_.kv_buffer(tape_, sums),
            coming = ring_.kv_buffer(tape_, sums);
     Work moved, sums_moved;
-    PendingCalls under_way(group_);
+    PendingCalls pending(group_);
     ring_.pack(here, qkv_, stream);
     for (int step = 0; step < ring_.size; ++step) {
       if (step + 1 < ring_.size)
-        moved =
-            under_way.start_exchange(here.data(), ring_.kv_count(step), next.data(), ring_.kv_count(step + 1), type);
-      meet(step, here, mine);
-      // The gradient sums of the ranks that had this block before arrive while this rank computes its own.
-      under_way.wait(sums_moved, "sums of keys and values");
+        moved = pending.start_exchange(here.data(), ring_.kv_count(step), next.data(), ring_.kv_count(step + 1), type);
+      backward_of_step(step, here, mine);
+      // The sums from the ranks that processed this block earlier arrive while this rank computes its contribution.
+      pending.wait(sums_moved, "sums of keys and values");
       if (step > 0) kernel::add_to(mine.data(), coming.data(), ring_.kv_count(step), sums, stream);
       std::swap(mine, leaving);
       sums_moved =
-          under_way.start_exchange(leaving.data(), ring_.kv_count(step), coming.data(), ring_.kv_count(step + 1), sums);
-      under_way.wait(moved, "keys and values");
+          pending.start_exchange(leaving.data(), ring_.kv_count(step), coming.data(), ring_.kv_count(step + 1), sums);
+      pending.wait(moved, "keys and values");
       std::swap(here, next);
     }
-    under_way.wait(sums_moved, "sums of keys and values");
+    pending.wait(sums_moved, "sums of keys and values");
     return coming;
   }
 
  private:
-  // dq, and the visiting block's dk and dv, of `step`.
-  void meet(int step, const Tensor& kv, const Tensor& dkv) {
+  // Computes dq and the dk and dv of the block present at `step`.
+  void backward_of_step(int step, const Tensor& kv, const Tensor& dkv) {
     const device::Stream& stream = tape_.context().stream;
     const std::vector<AttentionBlock> blocks = ring_.blocks(step);
     const StepSpan span(group_, "attention, back", step, blocks);
-    clear_unseen(step, blocks, dkv);
+    zero_unseen_keys(step, blocks, dkv);
     for (const AttentionBlock& block : blocks) {
       const AttentionShape shape = ring_.shape(step, block);
       const int64_t key = block.key * ring_.kv_width, value = key + ring_.kv_width / 2;
@@ -110,7 +109,7 @@ class Backward {
           tape_.scratch({kernel::attention_workspace_bytes(shape, qkv_.dtype(), stream)}, DType::u8);
       kernel::AttentionSums to{at(dq_, block.query * dq_row_), at(dkv, key), at(dkv, value),
                                {ring_.T * dq_row_, dq_row_},   shape.k,      shape.v};
-      to.add_q = step > 0 || !block.is_first_of_queries;  // at step 0 every query meets itself
+      to.add_q = step > 0 || !block.is_first_of_queries;  // step 0 writes all of dq
       to.add_kv = !block.is_first_of_keys;
       kernel::attention_backward_block(to, at(d_o_, block.query * ring_.q_width), at(o_, block.query * ring_.q_width),
                                        at(qkv_, block.query * ring_.row), at(kv, key), at(kv, value),
@@ -118,8 +117,8 @@ class Backward {
     }
   }
 
-  // Key runs that no local query sees have no block that writes their sums.
-  void clear_unseen(int step, const std::vector<AttentionBlock>& blocks, const Tensor& dkv) {
+  // Zeroes the gradient sums of contiguous key ranges that no local query attends to, because no block writes them.
+  void zero_unseen_keys(int step, const std::vector<AttentionBlock>& blocks, const Tensor& dkv) {
     const TokenMap& keys = ring_.kv_source(step);
     int64_t key = 0;
     for (const nn::TokenRun& run : keys.runs) {
@@ -150,7 +149,8 @@ class RingNode final : public autograd::Node {
     const device::Stream& stream = tape.context().stream;
     const DType type = qkv_.dtype(), sums = tensor::accumulation_type(type);
     RingSteps ring(qkv_.value(), options_, group_);
-    // Written over, so a gradient that is already there is added to afterwards.
+    // The attention kernel overwrites its output. If qkv already has a gradient, the kernel writes to scratch memory,
+    // which is added to that gradient below.
     const bool is_first = qkv_.needs_grad() && !tape.gradient_of(qkv_.slot()).defined();
     const GradientTarget into =
         is_first ? tape.gradient_into(qkv_) : GradientTarget{tape.scratch(qkv_.shape(), type), true};
@@ -162,7 +162,7 @@ class RingNode final : public autograd::Node {
     const int64_t rows = ring.B * ring.T;
     if (!in_place) copy_rows({into.tensor, 0, ring.row}, {dq, 0, ring.q_width}, rows, ring.q_width, stream);
     copy_rows({into.tensor, ring.q_width, ring.row}, {dkv, 0, ring.kv_width}, rows, ring.kv_width, stream);
-    if (!is_first && qkv_.needs_grad()) tape.give_gradient(qkv_.slot(), into.tensor);
+    if (!is_first && qkv_.needs_grad()) tape.accumulate_gradient(qkv_.slot(), into.tensor);
   }
 
  private:
@@ -187,7 +187,7 @@ Variable ring_attention(Tape& tape, const Variable& qkv, const autograd::Attenti
   const Tensor running = type == sums ? o : tape.scratch(shape, sums);
   forward(tape, qkv.value(), ring, group, running, lse);
   if (type != sums) kernel::cast(o.data(), type, running.data(), sums, o.count(), context.stream);
-  if (!tape.wants({&qkv})) return o;
+  if (!tape.must_record({&qkv})) return o;
   Variable y = tape.output(o);
   tape.record<RingNode>(1, qkv, y.slot(), std::move(o), std::move(lse), options, group);
   return y;
@@ -198,7 +198,7 @@ Variable rotary(Tape& tape, const Variable& x, int64_t heads, int64_t head_dim, 
   Variable y = x;
   int64_t token = 0;
   for (const nn::TokenRun& run : tokens.runs) {
-    y = autograd::rotary_run(tape, y, heads, head_dim, token, token + run.count, run.first, angles);
+    y = autograd::rotary_range(tape, y, heads, head_dim, token, token + run.count, run.first, angles);
     token += run.count;
   }
   return y;

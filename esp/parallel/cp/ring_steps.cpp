@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "esp/device/gpu.h"
-#include "esp/kernel/on_cuda.h"
+#include "esp/kernel/cuda_dispatch.h"
 #include "esp/parallel/cp/strided_rows.h"
 
 namespace esp::parallel {
@@ -17,13 +17,14 @@ RingSteps::RingSteps(const tensor::Tensor& qkv, const autograd::AttentionArgs& o
       rank(group.rank()),
       size(group.size()),
       options_(options) {
-  ESP_CHECK(group.length >= size, "{} tokens over {} ranks", group.length, size);
+  ESP_CHECK(group.length >= size, "context parallel: got {} tokens on {} ranks; expected at least one token per rank",
+            group.length, size);
   for (int r = 0; r < size; ++r) tokens_.push_back(group.tokens(r));
-  for (const nn::TokenMap& map : tokens_) most_ = std::max(most_, map.count());
+  for (const nn::TokenMap& map : tokens_) max_tokens_ = std::max(max_tokens_, map.count());
   T = tokens_[static_cast<size_t>(rank)].count();
   ESP_CHECK(qkv.shape().rank() == 3 && qkv.dim(1) == T && row == q_width + kv_width,
-            "qkv {} for {} heads and {} key/value heads of {}, {} of {} tokens", qkv.shape().text(), options.heads,
-            options.kv_heads, options.head_dim, T, group.length);
+            "ring attention: got qkv {}; expected [B, {} local tokens, ({} heads + 2·{} KV heads)·{}]",
+            qkv.shape().text(), T, options.heads, options.kv_heads, options.head_dim);
   lengths_.resize(options.key_lengths.defined() ? static_cast<size_t>(B) : 0);
 }
 
@@ -59,8 +60,9 @@ kernel::AttentionShape RingSteps::shape(int step, const AttentionBlock& block) {
   s.first_query = block.first_query;
   s.first_key = block.first_key;
   s.all_queries = s.all_keys = keys.length;
-  // Padding is at the end of the sequence, so a rank's padding is at the end of its tokens.
-  if (!lengths_.empty() && !device::on_host(options_.key_lengths.data())) kernel::no_cuda_body("ring of padded rows");
+  // Padding is at the end of the sequence, so the padding of a rank is at the end of its tokens.
+  if (!lengths_.empty() && !device::is_host_accessible(options_.key_lengths.data()))
+    kernel::throw_no_cuda_kernel("ring attention with key_lengths");
   for (size_t b = 0; b < lengths_.size(); ++b)
     lengths_[b] = static_cast<int32_t>(num_before(keys, options_.key_lengths.as<const int32_t>()[b]) - block.key);
   s.key_lengths = lengths_.empty() ? nullptr : lengths_.data();
@@ -68,7 +70,7 @@ kernel::AttentionShape RingSteps::shape(int step, const AttentionBlock& block) {
 }
 
 tensor::Tensor RingSteps::kv_buffer(const autograd::Tape& tape, DType type) const {
-  return tape.scratch({B * most_ * kv_width}, type);
+  return tape.scratch({B * max_tokens_ * kv_width}, type);
 }
 
 void RingSteps::pack(const tensor::Tensor& to, const tensor::Tensor& qkv, const device::Stream& stream) const {

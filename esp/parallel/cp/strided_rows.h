@@ -13,7 +13,7 @@ struct StridedRows {
   int64_t begin, stride;
 };
 
-// `width` elements of each of `count` rows; overwrites.
+// Copies `width` elements of each of `count` rows; overwrites the destination.
 void copy_rows(const StridedRows& to, const StridedRows& from, int64_t count, int64_t width,
                const device::Stream& stream);
 

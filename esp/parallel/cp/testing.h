@@ -1,4 +1,4 @@
-// Test support: one attention on a single device and on context-parallel ranks; gathered results and gradients.
+// Test support: runs one attention on a single device or on context-parallel ranks and gathers results and gradients.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ struct AttentionCase {
   autograd::AttentionArgs options;
   std::vector<int32_t> lengths;  // empty: no padding
   DType dtype = DType::f64;
-  double scale = 1;  // of the inputs
+  double scale = 1;  // scale of the random inputs
 
   int64_t q_width() const { return options.heads * options.head_dim; }
   int64_t row() const { return q_width() + 2 * options.kv_heads * options.head_dim; }
@@ -42,14 +42,14 @@ inline AttentionCase problem(int64_t T, int64_t heads, int64_t kv_heads, bool ca
   return p;
 }
 
-// Of the whole sequence, as doubles.
+// Results for the whole sequence, as doubles.
 struct AttentionResult {
   std::vector<double> o, dqkv;
 };
 
-// Traffic and memory of one rank.
+// Traffic and peak memory of one rank.
 struct AttentionTrace {
-  std::vector<comm::CallStats> forward, both;  // since the communicator was made
+  std::vector<comm::CallStats> forward, both;  // counters since the communicator was created
   uint64_t peak_bytes = 0;
 };
 
@@ -59,7 +59,7 @@ inline uint64_t sent(const std::vector<comm::CallStats>& stats) {
   return bytes;
 }
 
-// Copies the rows of the local tokens out of all rows, or back.
+// Copies the rows of the local tokens from `all` to `held`; with `put`, from `held` to `all`.
 inline void pick_tokens(const tensor::Tensor& held, const tensor::Tensor& all, const nn::TokenMap& tokens, bool put) {
   const int64_t width = all.dim(2), T = tokens.count();
   for (int64_t b = 0; b < all.dim(0); ++b) {
@@ -79,13 +79,13 @@ inline std::vector<double> doubles(const tensor::Tensor& x) {
   return values;
 }
 
-// `num_ranks` 0: plain self attention on one device.
+// `num_ranks` = 0 runs plain self attention on one device.
 inline AttentionResult attend(
     const AttentionCase& p, int num_ranks, Attention attention, ContextLayout layout,
     std::vector<AttentionTrace>* traces = nullptr,
     const std::function<autograd::Variable(autograd::Tape&, const autograd::Variable&, const autograd::AttentionArgs&,
                                            const ContextGroup&)>& instead = nullptr) {
-  autograd::Rig whole;
+  autograd::TapeFixture whole;
   const tensor::Tensor qkv = whole.random({p.B, p.T, p.row()}, 1, p.scale, p.dtype);
   const tensor::Tensor d_o = whole.random({p.B, p.T, p.q_width()}, 2, 1, p.dtype);
   const tensor::Tensor o = whole.random(d_o.shape(), 3, 1, p.dtype), dqkv = whole.random(qkv.shape(), 4, 1, p.dtype);
@@ -98,7 +98,7 @@ inline AttentionResult attend(
     group.length = p.T;
     group.timeout = std::chrono::seconds(60);
     const nn::TokenMap tokens = group.tokens(group.rank());
-    autograd::Rig rig;
+    autograd::TapeFixture rig;
     autograd::AttentionArgs options = p.options;
     if (!p.lengths.empty()) options.key_lengths = rig.ids({p.B}, p.lengths);
     const tensor::Tensor x = rig.random({p.B, tokens.count(), p.row()}, 5, 1, p.dtype);
@@ -126,7 +126,7 @@ inline AttentionResult attend(
     body(nullptr);
   else
     net::run_threads(num_ranks, [&](net::World& world) {
-      auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
+      auto comm = comm::make_communicator(world, world.world_group(), comm::test_options("inproc"));
       body(comm.get());
     });
   return {doubles(o), doubles(dqkv)};

@@ -18,7 +18,7 @@ void append(TokenMap& map, const nn::IndexRange& piece) {
     map.runs.push_back({piece.begin, piece.count()});
 }
 
-// One pair of runs; false if no query sees a key.
+// Computes the block of one contiguous query range and one contiguous key range. Returns false if no query sees a key.
 bool block_of(AttentionBlock& block, const TokenRun& queries, int64_t query, const TokenRun& keys, int64_t key,
               bool causal) {
   if (causal && keys.first > queries.first + queries.count - 1) return false;
@@ -30,8 +30,8 @@ bool block_of(AttentionBlock& block, const TokenRun& queries, int64_t query, con
   return true;
 }
 
-// Merges two adjacent blocks where every query sees every key.
-bool join(AttentionBlock& a, const AttentionBlock& b) {
+// Merges two adjacent blocks in which every query sees every key.
+bool merge(AttentionBlock& a, const AttentionBlock& b) {
   if (a.causal || b.causal) return false;
   if (a.query == b.query && a.num_queries == b.num_queries && a.key + a.num_keys == b.key) {
     a.num_keys += b.num_keys;
@@ -44,19 +44,20 @@ bool join(AttentionBlock& a, const AttentionBlock& b) {
   return false;
 }
 
-// Merges blocks that tile one rectangle: first the keys of a query run, then the query runs.
-bool join_all(AttentionBlock& one, const std::vector<AttentionBlock>& blocks) {
+// Merges all blocks into one rectangle: first along the keys of each query range, then along the queries. Returns false
+// if they form no rectangle.
+bool merge_all(AttentionBlock& one, const std::vector<AttentionBlock>& blocks) {
   AttentionBlock row;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const bool begins_row = i == 0 || blocks[i].query != blocks[i - 1].query;
     if (begins_row)
       row = blocks[i];
-    else if (!join(row, blocks[i]))
+    else if (!merge(row, blocks[i]))
       return false;
     if (i + 1 < blocks.size() && blocks[i + 1].query == blocks[i].query) continue;
     if (row.query == blocks[0].query)
       one = row;
-    else if (!join(one, row))
+    else if (!merge(one, row))
       return false;
   }
   return !blocks.empty();
@@ -69,7 +70,7 @@ std::string_view name_of(ContextLayout layout) {
 }
 
 TokenMap context_tokens(ContextLayout layout, int64_t length, int num_ranks, int rank) {
-  ESP_CHECK(rank >= 0 && rank < num_ranks && length >= 0, "rank {} of {}", rank, num_ranks);
+  ESP_CHECK(rank >= 0 && rank < num_ranks && length >= 0, "rank: got {}; expected 0 <= rank < {}", rank, num_ranks);
   TokenMap map;
   map.length = length;
   if (layout == ContextLayout::contiguous) {
@@ -91,7 +92,8 @@ int64_t AttentionBlock::num_pairs() const {
 std::vector<AttentionBlock> attention_blocks(const TokenMap& queries, const TokenMap& keys, bool causal, bool by_run) {
   std::vector<AttentionBlock> blocks;
   if (!by_run && queries == keys && queries.count() > 0) {
-    // Runs lie in the order of their positions: among one's own tokens, earlier is earlier.
+    // Queries and keys are the same tokens, sorted by position. So the causal mask by local index is equal to the
+    // causal mask by position, and one block is enough.
     const int64_t n = queries.count();
     blocks.push_back({0, n, 0, n, causal, 0, queries.runs[0].first, keys.runs[0].first});
     return blocks;
@@ -106,7 +108,7 @@ std::vector<AttentionBlock> attention_blocks(const TokenMap& queries, const Toke
     }
     query += q.count;
   }
-  if (AttentionBlock one; !by_run && join_all(one, blocks)) return {one};
+  if (AttentionBlock one; !by_run && merge_all(one, blocks)) return {one};
   for (size_t i = 0; i < blocks.size(); ++i)
     for (size_t before = 0; before < i; ++before) {
       if (blocks[before].query == blocks[i].query) blocks[i].is_first_of_queries = false;

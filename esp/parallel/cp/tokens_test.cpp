@@ -11,7 +11,7 @@ namespace {
 using nn::TokenMap;
 using nn::TokenRun;
 
-TEST(ContextTokens, EveryTokenIsHeldOnce) {
+TEST(ContextTokens, PlacesEachTokenOnExactlyOneRank) {
   for (ContextLayout layout : {ContextLayout::contiguous, ContextLayout::zigzag})
     for (int c : {1, 2, 3, 4, 7})
       for (int64_t length : {0, 1, 2, 5, 16, 17, 63, 96}) {
@@ -20,7 +20,7 @@ TEST(ContextTokens, EveryTokenIsHeldOnce) {
           const TokenMap map = context_tokens(layout, length, c, r);
           EXPECT_EQ(map.length, length);
           EXPECT_TRUE(map.count() > 0 || length < c) << length << " tokens, rank " << r << " of " << c;
-          int64_t end = -1;  // runs ascend and do not touch
+          int64_t end = -1;  // the contiguous ranges are in ascending order, with gaps between them
           for (const TokenRun& run : map.runs) {
             EXPECT_GT(run.count, 0);
             EXPECT_GT(run.first, end);
@@ -32,17 +32,17 @@ TEST(ContextTokens, EveryTokenIsHeldOnce) {
       }
 }
 
-TEST(ContextTokens, ZigZagHasOneEarlyAndOneLatePiece) {
+TEST(ContextTokens, ZigZagGivesEachRankOneEarlyAndOneLatePiece) {
   EXPECT_EQ(context_tokens(ContextLayout::zigzag, 80, 4, 0).runs, (std::vector<TokenRun>{{0, 10}, {70, 10}}));
   EXPECT_EQ(context_tokens(ContextLayout::zigzag, 80, 4, 1).runs, (std::vector<TokenRun>{{10, 10}, {60, 10}}));
   EXPECT_EQ(context_tokens(ContextLayout::zigzag, 80, 4, 3).runs, (std::vector<TokenRun>{{30, 20}}));
-  // 11 tokens in pieces of 2, 2, 2, 2, 2, 1.
+  // 11 tokens are cut into pieces of 2, 2, 2, 2, 2, 1.
   EXPECT_EQ(context_tokens(ContextLayout::zigzag, 11, 3, 0).runs, (std::vector<TokenRun>{{0, 2}, {10, 1}}));
   EXPECT_EQ(context_tokens(ContextLayout::zigzag, 11, 3, 2).runs, (std::vector<TokenRun>{{4, 4}}));
   EXPECT_EQ(context_tokens(ContextLayout::contiguous, 11, 3, 1).runs, (std::vector<TokenRun>{{4, 4}}));
 }
 
-// Pairs of a query and a key that it sees, of what is computed at each step on each rank: [step][rank].
+// Number of (query, visible key) pairs computed at each step on each rank: [step][rank].
 std::vector<std::vector<int64_t>> work(ContextLayout layout, int64_t length, int c) {
   std::vector<std::vector<int64_t>> steps;
   for (int j = 0; j < c; ++j) {
@@ -58,24 +58,25 @@ std::vector<std::vector<int64_t>> work(ContextLayout layout, int64_t length, int
   return steps;
 }
 
-TEST(AttentionBlocks, ZigZagGivesEveryRankTheSameWorkAtEveryStep) {
+TEST(AttentionBlocks, ZigZagBalancesWorkAtEveryStep) {
   const int64_t piece = 12;
   for (int c : {1, 2, 3, 4, 8}) {
     const auto steps = work(ContextLayout::zigzag, 2 * c * piece, c);
     for (int r = 0; r < c; ++r) {
-      // Two triangles and a square, then two squares at every step.
+      // In step 0 every rank computes two triangles and a square, in every other step two squares.
       EXPECT_EQ(steps[0][static_cast<size_t>(r)], piece * piece + piece * (piece + 1));
       for (int j = 1; j < c; ++j) EXPECT_EQ(steps[static_cast<size_t>(j)][static_cast<size_t>(r)], 2 * piece * piece);
     }
   }
 }
 
-TEST(AttentionBlocks, ContiguousGivesTheLastRankMost) {
+TEST(AttentionBlocks, ContiguousPlacementGivesLastRankMostWork) {
   const int c = 4;
   const int64_t chunk = 10;
   const auto steps = work(ContextLayout::contiguous, c * chunk, c);
   for (int r = 0; r < c; ++r) {
-    int64_t halves = 0;  // half squares: 1, 3, 5, 7
+    // work of this rank, in units of chunk²/2 query-key pairs; expected 1, 3, 5, 7 on ranks 0 to 3
+    int64_t halves = 0;
     for (int j = 0; j < c; ++j) halves += steps[static_cast<size_t>(j)][static_cast<size_t>(r)] * 2 / (chunk * chunk);
     EXPECT_EQ(halves, 2 * r + 1);
     for (int j = 1; j < c; ++j)
@@ -91,7 +92,7 @@ std::vector<int64_t> positions(const TokenMap& map) {
   return all;
 }
 
-TEST(AttentionBlocks, TheirUnionIsTheMask) {
+TEST(AttentionBlocks, UnionOfBlocksEqualsMask) {
   for (ContextLayout layout : {ContextLayout::contiguous, ContextLayout::zigzag})
     for (bool causal : {false, true})
       for (bool by_run : {false, true})
@@ -123,8 +124,8 @@ TEST(AttentionBlocks, TheirUnionIsTheMask) {
               }
 }
 
-TEST(AttentionBlocks, WithinARunPositionsAreConsecutive) {
-  const TokenMap own = context_tokens(ContextLayout::zigzag, 40, 2, 0);  // 0..9, 30..39
+TEST(AttentionBlocks, EachBlockHasConsecutivePositions) {
+  const TokenMap own = context_tokens(ContextLayout::zigzag, 40, 2, 0);  // positions 0..9 and 30..39
   const std::vector<AttentionBlock> blocks = attention_blocks(own, own, true, true);
   ASSERT_EQ(blocks.size(), 3u);
   EXPECT_EQ(blocks[0], (AttentionBlock{0, 10, 0, 10, true, 0, 0, 0, true, true}));
@@ -132,7 +133,7 @@ TEST(AttentionBlocks, WithinARunPositionsAreConsecutive) {
   EXPECT_EQ(blocks[2], (AttentionBlock{10, 10, 10, 10, true, 0, 30, 30, false, true}));
 }
 
-TEST(NumBefore, CountsTokensHeld) {
+TEST(NumBefore, CountsLocalTokensBeforePosition) {
   const TokenMap map{{{2, 3}, {10, 4}}, 20};
   EXPECT_EQ(num_before(map, 0), 0);
   EXPECT_EQ(num_before(map, 3), 1);

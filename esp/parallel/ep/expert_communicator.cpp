@@ -8,9 +8,9 @@ using tensor::Tensor;
 
 namespace {
 
-constexpr Duration kLongestGoodbye = std::chrono::seconds(30);
+constexpr Duration kMaxAbortWait = std::chrono::seconds(30);
 
-// Elements, from rows; and where each rank's begin.
+// Converts row counts to element counts and offsets.
 void fill(std::vector<size_t>& counts, std::vector<size_t>& offsets, const std::vector<size_t>& rows, size_t width) {
   size_t at = 0;
   for (size_t count : rows) {
@@ -23,12 +23,12 @@ void fill(std::vector<size_t>& counts, std::vector<size_t>& offsets, const std::
 }  // namespace
 
 ExpertCommunicator::~ExpertCommunicator() {
-  forget_done();
+  release_completed();
   if (pending_.empty()) return;
   comm_.abort("this rank left in the middle of a step");
   for (const auto& pending : pending_) {
     try {
-      pending->work.wait(Deadline::after(kLongestGoodbye));
+      pending->work.wait(Deadline::after(kMaxAbortWait));
     } catch (const std::exception&) {
       // the original error has already been thrown
     }
@@ -55,8 +55,8 @@ Work ExpertCommunicator::start(const Tensor& in, const Tensor& out, const RowCou
   return pending.work = comm_.start(call);
 }
 
-void ExpertCommunicator::trade(const Tensor& in, const Tensor& out) {
-  const obs::Span span(trace_, "counts of rows", "communication");
+void ExpertCommunicator::run_all_to_all(const Tensor& in, const Tensor& out) {
+  const obs::Span span(trace_, "row counts", "communication");
   const int64_t begun = now_ns();
   comm::Call call;
   call.op = comm::Op::all_to_all;
@@ -76,11 +76,11 @@ void ExpertCommunicator::wait(const Work& work, const char* what) {
     work.wait(Deadline::after(timeout_));
     exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
   }
-  forget_done();
-  work.wait(Deadline::after_ms(0));  // rethrows the error
+  release_completed();
+  work.wait(Deadline::after_ms(0));  // rethrows the error of the call
 }
 
-void ExpertCommunicator::forget_done() {
+void ExpertCommunicator::release_completed() {
   std::erase_if(pending_, [](const auto& pending) { return pending->work.done(); });
 }
 

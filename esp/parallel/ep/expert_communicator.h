@@ -1,5 +1,5 @@
-// ExpertCommunicator: irregular all-to-alls of rows among the ranks that shard the experts. Started and waited for
-// separately; counts the time spent waiting.
+// ExpertCommunicator: all-to-alls of rows among the ranks that shard the experts; the number of rows may differ per
+// peer. Start and wait are separate calls; the time spent waiting is counted.
 //
 // Pending exchanges own their tensors, so an error mid-step cannot free memory that is being written. Destruction with
 // a pending exchange aborts the group. One thread; the communicator is borrowed.
@@ -14,11 +14,11 @@
 
 namespace esp::parallel {
 
-// Rows to and from every rank, in rank order, without gaps.
+// Number of rows sent to and received from each rank; rows are in rank order without gaps.
 struct RowCounts {
   std::vector<size_t> to, from;
 
-  RowCounts turned() const { return {from, to}; }
+  RowCounts reversed() const { return {from, to}; }
 };
 
 class ExpertCommunicator {
@@ -32,10 +32,10 @@ class ExpertCommunicator {
   int rank() const { return comm_.rank(); }
   int size() const { return comm_.size(); }
 
-  // Sends the rows of `in` to their ranks and receives into `out`.
+  // Starts sending the rows of `in` to their ranks and receiving into `out`.
   Work start(const tensor::Tensor& in, const tensor::Tensor& out, const RowCounts& counts);
-  // All-to-all of equal blocks; blocking.
-  void trade(const tensor::Tensor& in, const tensor::Tensor& out);
+  // Blocking all-to-all of equal blocks.
+  void run_all_to_all(const tensor::Tensor& in, const tensor::Tensor& out);
   void wait(const Work& work, const char* what);
 
   double exposed_ms() const { return exposed_ms_; }
@@ -45,9 +45,10 @@ class ExpertCommunicator {
   struct PendingExchange {
     Work work;
     tensor::Tensor in, out;
-    std::vector<size_t> numbers[4];  // counts and offsets the call's spans point at, out and in
+    // arrays that the spans of the call point to: counts and offsets, sent and received
+    std::vector<size_t> numbers[4];
   };
-  void forget_done();
+  void release_completed();
 
   comm::Communicator& comm_;
   const Duration timeout_;

@@ -7,7 +7,7 @@
 #include "esp/kernel/embedding.h"
 #include "esp/nn/shard.h"
 #include "esp/parallel/ep/expert_communicator.h"
-#include "esp/tensor/on_host.h"
+#include "esp/tensor/host_tensor.h"
 
 namespace esp::parallel {
 
@@ -19,74 +19,82 @@ using tensor::Tensor;
 
 namespace {
 
-// One dispatch and combine of rows, and their gradients: shared by the nodes that record it.
+// State of the dispatch and combine of one set of rows, and of their gradients. Several autograd nodes share it.
 struct RowExchange {
   ExpertCommunicator& expert_comm;
-  RowCounts counts;   // of the dispatch
-  int64_t there = 0;  // rows received; sent: rows sent
-  int64_t sent = 0, dim = 0;
-  Tensor by_expert;  // i32 [there]: as they arrive (sender, expert, token) → (expert, sender, token)
-  Tensor by_sender;  // its inverse
-  Work work;         // in flight
-  Tensor arriving;   // its destination
+  RowCounts counts;          // row counts of the dispatch
+  int64_t num_received = 0;  // number of rows that the dispatch receives
+  int64_t num_sent = 0;      // number of rows that the dispatch sends
+  int64_t dim = 0;           // number of elements of a row
+  // i32 [num_received]: permutation from arrival order (sender, expert, token) to (expert, sender, token)
+  Tensor by_expert;
+  Tensor by_sender;    // inverse of by_expert
+  Work work;           // the exchange in flight
+  Tensor destination;  // destination of the exchange in flight
 };
 
-Tensor in_order(const tensor::Context& context, const Tensor& rows, const Tensor& order) {
+Tensor reorder_rows(const tensor::Context& context, const Tensor& rows, const Tensor& order) {
   Tensor y = tensor::empty(context, rows.shape(), rows.dtype(), MemoryCategory::activation);
   kernel::embedding_forward(y.data(), order.as<const int32_t>(), rows.data(), nullptr, order.count(), rows.dim(-1),
                             rows.dim(0), 1, 0, rows.dtype(), context.stream);
   return y;
 }
 
-void start(RowExchange& way, const tensor::Context& context, const Tensor& rows, bool there) {
-  way.arriving =
-      tensor::empty(context, {there ? way.there : way.sent, way.dim}, rows.dtype(), MemoryCategory::activation);
-  way.work = way.expert_comm.start(rows, way.arriving, there ? way.counts : way.counts.turned());
+void start(RowExchange& exchange, const tensor::Context& context, const Tensor& rows, bool to_experts) {
+  exchange.destination = tensor::empty(context, {to_experts ? exchange.num_received : exchange.num_sent, exchange.dim},
+                                       rows.dtype(), MemoryCategory::activation);
+  exchange.work =
+      exchange.expert_comm.start(rows, exchange.destination, to_experts ? exchange.counts : exchange.counts.reversed());
 }
 
-Tensor finish(RowExchange& way, const char* what) {
-  way.expert_comm.wait(way.work, what);
-  return std::exchange(way.arriving, {});
+Tensor finish(RowExchange& exchange, const char* what) {
+  exchange.expert_comm.wait(exchange.work, what);
+  return std::exchange(exchange.destination, {});
 }
 
-// Its output represents the rows in flight. Backward waits for the gradients that ReceiveNode sent.
-class SendNode final : public autograd::Node {
+// The output of this node stands for the rows in flight; ReceiveNode reads it. Backward waits for the gradients that
+// ReceiveNode's backward sent.
+class DispatchNode final : public autograd::Node {
  public:
-  SendNode(const Variable& rows, std::shared_ptr<RowExchange> way) : rows_(rows), way_(std::move(way)) {}
+  DispatchNode(const Variable& rows, std::shared_ptr<RowExchange> exchange)
+      : rows_(rows), exchange_(std::move(exchange)) {}
   void backward_input(Tape& tape) override {
-    tape.give_gradient(rows_.slot(), finish(*way_, "gradients from experts"));
+    tape.accumulate_gradient(rows_.slot(), finish(*exchange_, "gradients from experts"));
   }
 
  private:
   Variable rows_;
-  std::shared_ptr<RowExchange> way_;
+  std::shared_ptr<RowExchange> exchange_;
 };
 
 class ReceiveNode final : public autograd::Node {
  public:
-  ReceiveNode(int in, int out, std::shared_ptr<RowExchange> way) : in_(in), out_(out), way_(std::move(way)) {}
+  ReceiveNode(int in, int out, std::shared_ptr<RowExchange> exchange)
+      : in_(in), out_(out), exchange_(std::move(exchange)) {}
   void backward_input(Tape& tape) override {
-    const Tensor leaving = in_order(tape.context(), tape.gradient_of(out_), way_->by_sender);
-    start(*way_, tape.context(), leaving, false);
-    tape.give_gradient(in_, leaving);  // so that SendNode runs
+    const Tensor leaving = reorder_rows(tape.context(), tape.gradient_of(out_), exchange_->by_sender);
+    start(*exchange_, tape.context(), leaving, false);
+    tape.accumulate_gradient(in_, leaving);  // makes the tape run DispatchNode
   }
 
  private:
   int in_, out_;
-  std::shared_ptr<RowExchange> way_;
+  std::shared_ptr<RowExchange> exchange_;
 };
 
-class BackNode final : public autograd::Node {
+class ReturnRowsNode final : public autograd::Node {
  public:
-  BackNode(int in, int out, std::shared_ptr<RowExchange> way) : in_(in), out_(out), way_(std::move(way)) {}
+  ReturnRowsNode(int in, int out, std::shared_ptr<RowExchange> exchange)
+      : in_(in), out_(out), exchange_(std::move(exchange)) {}
   void backward_input(Tape& tape) override {
-    start(*way_, tape.context(), tape.gradient_of(out_), true);
-    tape.give_gradient(in_, in_order(tape.context(), finish(*way_, "gradients to experts"), way_->by_expert));
+    start(*exchange_, tape.context(), tape.gradient_of(out_), true);
+    tape.accumulate_gradient(
+        in_, reorder_rows(tape.context(), finish(*exchange_, "gradients to experts"), exchange_->by_expert));
   }
 
  private:
   int in_, out_;
-  std::shared_ptr<RowExchange> way_;
+  std::shared_ptr<RowExchange> exchange_;
 };
 
 class ExpertParallel final : public ExpertParallelDispatcher {
@@ -109,19 +117,19 @@ class ExpertParallel final : public ExpertParallelDispatcher {
   }
 
  private:
-  // Rows of each expert here, from each sender: [senders][experts held].
-  Tensor traded_counts(const tensor::Context& context, const Tensor& counts) const;
+  // Returns the number of rows per sender and local expert: [senders][local experts].
+  Tensor exchange_counts(const tensor::Context& context, const Tensor& counts) const;
 
-  mutable std::optional<ExpertCommunicator> expert_comm_;  // waiting is counted
+  mutable std::optional<ExpertCommunicator> expert_comm_;  // mutable: it accumulates its waiting time
   comm::Communicator *context_, *stream_rows_;
   const Duration timeout_;
   obs::TraceRow* const trace_;
   mutable double waited_ms_ = 0;
 };
 
-Tensor ExpertParallel::traded_counts(const tensor::Context& context, const Tensor& counts) const {
+Tensor ExpertParallel::exchange_counts(const tensor::Context& context, const Tensor& counts) const {
   const int p = expert_comm_->size();
-  const int64_t E = counts.count(), block = (E + p - 1) / p;  // equal blocks, the last places of some unused
+  const int64_t E = counts.count(), block = (E + p - 1) / p;  // blocks are equal; some have unused entries at the end
   const Tensor to = tensor::empty_on_host(context, {p, block}, DType::i64, MemoryCategory::buffer),
                from = tensor::empty_on_host(context, {p, block}, DType::i64, MemoryCategory::buffer);
   std::fill_n(to.as<int64_t>(), to.count(), 0);
@@ -129,21 +137,24 @@ Tensor ExpertParallel::traded_counts(const tensor::Context& context, const Tenso
     const nn::IndexRange held = nn::Shard{r, p}.of(E);
     std::copy_n(counts.as<int64_t>() + held.begin, held.count(), to.as<int64_t>() + r * block);
   }
-  expert_comm_->trade(to, from);
+  expert_comm_->run_all_to_all(to, from);
   const int64_t mine = nn::Shard{expert_comm_->rank(), p}.of(E).count();
   Tensor table = tensor::empty_on_host(context, {p, mine}, DType::i64, MemoryCategory::activation);
   for (int r = 0; r < p; ++r) std::copy_n(from.as<int64_t>() + r * block, mine, table.as<int64_t>() + r * mine);
   return table;
 }
 
-// The two orders of what arrives, and how much of each expert there is.
-Tensor orders_of(const tensor::Context& context, const Tensor& table, RowExchange& way) {
+// Computes the two permutations of the received rows; returns the number of rows per local expert.
+Tensor sort_orders(const tensor::Context& context, const Tensor& table, RowExchange& exchange) {
   const int64_t p = table.dim(0), mine = table.dim(1);
   const int64_t* rows = table.as<int64_t>();
   Tensor counts = tensor::empty_on_host(context, {mine}, DType::i64, MemoryCategory::activation);
-  const Tensor by_expert = tensor::empty_on_host(context, {way.there}, DType::i32, MemoryCategory::activation),
-               by_sender = tensor::empty_on_host(context, {way.there}, DType::i32, MemoryCategory::activation);
-  std::vector<int64_t> begins(static_cast<size_t>(p * mine));  // of (sender, expert), as they arrive
+  const Tensor by_expert =
+                   tensor::empty_on_host(context, {exchange.num_received}, DType::i32, MemoryCategory::activation),
+               by_sender =
+                   tensor::empty_on_host(context, {exchange.num_received}, DType::i32, MemoryCategory::activation);
+  // first received row of each (sender, expert), in arrival order
+  std::vector<int64_t> begins(static_cast<size_t>(p * mine));
   std::exclusive_scan(rows, rows + p * mine, begins.begin(), int64_t{0});
   int32_t place = 0;
   for (int64_t e = 0; e < mine; ++e) {
@@ -156,8 +167,8 @@ Tensor orders_of(const tensor::Context& context, const Tensor& table, RowExchang
       }
     counts.as<int64_t>()[e] = place - first;
   }
-  way.by_expert = tensor::to_device(context, by_expert, MemoryCategory::activation);
-  way.by_sender = tensor::to_device(context, by_sender, MemoryCategory::activation);
+  exchange.by_expert = tensor::to_device(context, by_expert, MemoryCategory::activation);
+  exchange.by_sender = tensor::to_device(context, by_sender, MemoryCategory::activation);
   return counts;
 }
 
@@ -166,21 +177,21 @@ nn::TokenDispatcher::DispatchedRows ExpertParallel::dispatch(ForwardContext& pas
   if (!expert_comm_) return nn::TokenDispatcher::dispatch(pass, rows, counts);
   Tape& tape = *pass.tape;
   const int p = expert_comm_->size();
-  auto way = std::make_shared<RowExchange>(
+  auto exchange = std::make_shared<RowExchange>(
       RowExchange{*expert_comm_, {}, 0, rows.value().dim(0), rows.value().dim(1), {}, {}, {}, {}});
-  const Tensor table = traded_counts(tape.context(), counts);
+  const Tensor table = exchange_counts(tape.context(), counts);
   for (int r = 0; r < p; ++r) {
     const nn::IndexRange theirs = nn::Shard{r, p}.of(counts.count());
     const int64_t *to = counts.as<int64_t>(), *from = table.as<int64_t>() + r * table.dim(1);
-    way->counts.to.push_back(static_cast<size_t>(std::accumulate(to + theirs.begin, to + theirs.end, int64_t{0})));
-    way->counts.from.push_back(static_cast<size_t>(std::accumulate(from, from + table.dim(1), int64_t{0})));
-    way->there += static_cast<int64_t>(way->counts.from.back());
+    exchange->counts.to.push_back(static_cast<size_t>(std::accumulate(to + theirs.begin, to + theirs.end, int64_t{0})));
+    exchange->counts.from.push_back(static_cast<size_t>(std::accumulate(from, from + table.dim(1), int64_t{0})));
+    exchange->num_received += static_cast<int64_t>(exchange->counts.from.back());
   }
-  start(*way, tape.context(), rows.value(), true);
-  DispatchedRows dispatched{way->arriving, orders_of(tape.context(), table, *way), way};
-  if (tape.wants({&rows})) {
-    dispatched.rows = tape.output(way->arriving);
-    tape.record<SendNode>(1, rows, way);
+  start(*exchange, tape.context(), rows.value(), true);
+  DispatchedRows dispatched{exchange->destination, sort_orders(tape.context(), table, *exchange), exchange};
+  if (tape.must_record({&rows})) {
+    dispatched.rows = tape.output(exchange->destination);
+    tape.record<DispatchNode>(1, rows, exchange);
   }
   return dispatched;
 }
@@ -188,37 +199,38 @@ nn::TokenDispatcher::DispatchedRows ExpertParallel::dispatch(ForwardContext& pas
 Variable ExpertParallel::receive(ForwardContext& pass, DispatchedRows& dispatched) const {
   if (!expert_comm_) return nn::TokenDispatcher::receive(pass, dispatched);
   Tape& tape = *pass.tape;
-  const auto way = std::static_pointer_cast<RowExchange>(dispatched.way);
-  Variable y = in_order(tape.context(), finish(*way, "rows to experts"), way->by_expert);
+  const auto exchange = std::static_pointer_cast<RowExchange>(dispatched.exchange);
+  Variable y = reorder_rows(tape.context(), finish(*exchange, "rows to experts"), exchange->by_expert);
   const Variable arrived = std::exchange(dispatched.rows, {});
-  if (!tape.wants({&arrived})) return y;
+  if (!tape.must_record({&arrived})) return y;
   y = tape.output(y.value());
-  tape.record<ReceiveNode>(1, arrived.slot(), y.slot(), way);
+  tape.record<ReceiveNode>(1, arrived.slot(), y.slot(), exchange);
   return y;
 }
 
 Variable ExpertParallel::combine(ForwardContext& pass, const DispatchedRows& dispatched, const Variable& rows) const {
   if (!expert_comm_) return nn::TokenDispatcher::combine(pass, dispatched, rows);
   Tape& tape = *pass.tape;
-  const auto way = std::static_pointer_cast<RowExchange>(dispatched.way);
-  start(*way, tape.context(), in_order(tape.context(), rows.value(), way->by_sender), false);
-  Variable y = finish(*way, "rows from experts");
-  if (!tape.wants({&rows})) return y;
+  const auto exchange = std::static_pointer_cast<RowExchange>(dispatched.exchange);
+  start(*exchange, tape.context(), reorder_rows(tape.context(), rows.value(), exchange->by_sender), false);
+  Variable y = finish(*exchange, "rows from experts");
+  if (!tape.must_record({&rows})) return y;
   y = tape.output(y.value());
-  tape.record<BackNode>(1, rows.slot(), y.slot(), way);
+  tape.record<ReturnRowsNode>(1, rows.slot(), y.slot(), exchange);
   return y;
 }
 
 autograd::TokenRows ExpertParallel::token_rows(ForwardContext& pass, const Variable& stream) const {
   if (!context_ && !stream_rows_) return nn::TokenDispatcher::token_rows(pass, stream);
   const int64_t here = stream.value().rows();
-  const int64_t first = stream_rows_ ? stream_rows_->rank() * here : 0;  // among those of this context rank
+  // index of the first local row among the rows of this context rank
+  const int64_t first = stream_rows_ ? stream_rows_->rank() * here : 0;
   const int64_t all = stream_rows_ ? stream_rows_->size() * here : here;
   const int64_t sequences = stream_rows_ ? pass.num_sequences : stream.value().dim(0), held = all / sequences;
   const int64_t length = pass.tokens ? pass.tokens->length : held;
   const tensor::Context& context = pass.tape->context();
   const Tensor numbers = tensor::empty_on_host(context, {here}, DType::i32, MemoryCategory::activation);
-  int64_t row = 0;  // of all those
+  int64_t row = 0;  // index among the rows of this context rank
   const nn::TokenRun whole{0, held};
   for (int64_t s = 0; s < sequences; ++s)
     for (const nn::TokenRun& run : pass.tokens ? std::span(pass.tokens->runs) : std::span(&whole, 1))
@@ -229,7 +241,7 @@ autograd::TokenRows ExpertParallel::token_rows(ForwardContext& pass, const Varia
 }
 
 void ExpertParallel::sum_over_context(ForwardContext&, const Tensor& values) const {
-  const obs::Span span(trace_, "choices of whole sequences", "communication");
+  const obs::Span span(trace_, "expert choices per sequence", "communication");
   const int64_t begun = now_ns();
   for (comm::Communicator* holders : {stream_rows_, context_}) {
     if (!holders) continue;

@@ -15,12 +15,12 @@
 namespace esp::parallel {
 namespace {
 
-using autograd::Rig;
+using autograd::TapeFixture;
 using autograd::Variable;
 using tensor::Tensor;
 
 constexpr int64_t kDim = 6, kLength = 8;
-constexpr Duration kPatience = std::chrono::seconds(60);
+constexpr Duration kTimeout = std::chrono::seconds(60);
 
 nn::MoeOptions options_of(int64_t experts, int64_t chosen) {
   nn::MoeOptions o;
@@ -35,9 +35,9 @@ nn::MoeOptions options_of(int64_t experts, int64_t chosen) {
   return o;
 }
 
-class Ways final : public nn::ParallelOps {
+class DispatcherOps final : public nn::ParallelOps {
  public:
-  explicit Ways(const nn::TokenDispatcher& exchange) : exchange_(exchange) {}
+  explicit DispatcherOps(const nn::TokenDispatcher& exchange) : exchange_(exchange) {}
   const nn::TokenDispatcher& experts() const override { return exchange_; }
 
  private:
@@ -46,7 +46,7 @@ class Ways final : public nn::ParallelOps {
 
 // One rank: forward and backward of its part of the batch.
 struct ModelRank {
-  Rig rig;
+  TapeFixture rig;
   nn::ParameterList list, experts;
   nn::Moe moe;
   nn::RoutingReport report;
@@ -58,7 +58,7 @@ struct ModelRank {
       l->initialise(3, rig.context.stream);
     }
   }
-  ~ModelRank() { rig.tape.clear(); }  // what it points at goes first
+  ~ModelRank() { rig.tape.clear(); }  // the tape references members that are destroyed before it
   struct Result {
     Tensor y, dx;
   };
@@ -87,27 +87,27 @@ void expect_near(const std::vector<double>& sum, const Tensor& want, const std::
   EXPECT_LT(autograd::distance(sum, want.span<double>()), 1e-12) << what;
 }
 
-// p ranks with two sequences each against one process with all of them.
+// Compares p ranks that have two sequences each with one process that has all sequences.
 template <typename T>
-void hold_to_one(int p, const nn::MoeOptions& options, DType dtype) {
+void expect_like_one_process(int p, const nn::MoeOptions& options, DType dtype) {
   ModelRank one(options, {}, dtype);
   const Tensor x = one.rig.random({2 * p, kLength, kDim}, 5, 1, dtype), dy = one.rig.random(x.shape(), 6, 1, dtype);
   const ModelRank::Result want = one.run(x, dy);
   std::mutex mutex;
   std::vector<double> router(static_cast<size_t>(one.list.count()));
   net::run_threads(p, [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
-    const auto exchange = make_token_dispatcher({comm.get(), nullptr, nullptr}, kPatience);
-    const Ways ways(*exchange);
+    auto comm = comm::make_communicator(world, world.world_group(), comm::test_options("inproc"));
+    const auto exchange = make_token_dispatcher({comm.get(), nullptr, nullptr}, kTimeout);
+    const DispatcherOps ops(*exchange);
     ModelRank holder(options, {comm->rank(), p}, dtype);
     nn::ForwardContext pass;
-    pass.ops = &ways;
+    pass.ops = &ops;
     const int64_t first = 2 * comm->rank();
     const ModelRank::Result got = holder.run(x.slice(first, first + 2), dy.slice(first, first + 2), pass);
     const std::lock_guard lock(mutex);
     expect_same_bits<T>(got.y, want.y.slice(first, first + 2), "output");
     expect_same_bits<T>(got.dx, want.dx.slice(first, first + 2), "gradient of the input");
-    // Rows come in the order in which one process has them, so even sums over them are the same.
+    // Rows arrive in the order of a single process, so even sums over rows are bit-identical.
     for (const nn::Parameter& q : holder.experts.all())
       expect_same_bits<T>(q.weight.grad, one.experts.find(q.name).weight.grad, q.name);
     for (size_t i = 0, u = 0; u < holder.list.units().size(); ++u)
@@ -121,24 +121,25 @@ TEST(ExpertParallel, MatchesOneProcessBitForBit) {
   for (int p : {1, 2, 3, 4})
     for (int64_t chosen : {1, 2}) {
       SCOPED_TRACE(fmt::format("{} ranks, {} chosen", p, chosen));
-      hold_to_one<double>(p, options_of(p == 3 ? 5 : 8, chosen), DType::f64);
+      expect_like_one_process<double>(p, options_of(p == 3 ? 5 : 8, chosen), DType::f64);
     }
-  hold_to_one<float>(4, options_of(8, 2), DType::f32);
+  expect_like_one_process<float>(4, options_of(8, 2), DType::f32);
 }
 
 TEST(ExpertParallel, DropsSameTokensAsOneProcess) {
   nn::MoeOptions options = options_of(4, 2);
   options.capacity = 0.7;
-  hold_to_one<double>(2, options, DType::f64);
+  expect_like_one_process<double>(2, options, DType::f64);
 }
 
-TEST(ExpertParallel, RanksWithoutRowsTakePart) {
+TEST(ExpertParallel, CompletesWhenOneRankReceivesNoRows) {
   nn::MoeOptions options = options_of(4, 1);
-  options.expert.init = nn::Init::zeros();  // the router too: all choose the first expert, and rank 1 has no rows
-  hold_to_one<double>(2, options, DType::f64);
+  // This also initialises the router to zero: all tokens choose the first expert, and rank 1 receives no rows.
+  options.expert.init = nn::Init::zeros();
+  expect_like_one_process<double>(2, options, DType::f64);
 }
 
-// Tokens of a sequence in two runs each, as causal attention over a context axis has them.
+// Each rank has two contiguous token ranges per sequence, as in the zig-zag layout of context parallelism.
 TEST(ExpertParallel, MatchesOneProcessWithContextParallel) {
   nn::MoeOptions options = options_of(4, 2);
   options.capacity = 0.8;
@@ -153,9 +154,9 @@ TEST(ExpertParallel, MatchesOneProcessWithContextParallel) {
   double aux = 0, z = 0;
   int64_t dropped = 0;
   net::run_threads(kRanks, [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
-    const auto exchange = make_token_dispatcher({nullptr, comm.get(), nullptr}, kPatience);
-    const Ways ways(*exchange);
+    auto comm = comm::make_communicator(world, world.world_group(), comm::test_options("inproc"));
+    const auto exchange = make_token_dispatcher({nullptr, comm.get(), nullptr}, kTimeout);
+    const DispatcherOps ops(*exchange);
     ModelRank holder(options, {}, DType::f64);
     const int64_t piece = kLength / (2 * kRanks);
     const nn::TokenMap tokens{{{comm->rank() * piece, piece}, {(2 * kRanks - 1 - comm->rank()) * piece, piece}},
@@ -169,7 +170,7 @@ TEST(ExpertParallel, MatchesOneProcessWithContextParallel) {
       return part;
     };
     nn::ForwardContext pass;
-    pass.ops = &ways;
+    pass.ops = &ops;
     pass.tokens = &tokens;
     pass.num_sequences = 3;
     const ModelRank::Result got = holder.run(held(x), held(dy), pass);
@@ -191,23 +192,23 @@ TEST(ExpertParallel, MatchesOneProcessWithContextParallel) {
   EXPECT_EQ(dropped, one.report.layers[0].dropped);
 }
 
-TEST(ExpertParallel, LeavingRankReleasesTheOthers) {
+TEST(ExpertParallel, FailingRankReleasesOtherRanks) {
   const nn::MoeOptions options = options_of(4, 2);
   const auto half_way = [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
+    auto comm = comm::make_communicator(world, world.world_group(), comm::test_options("inproc"));
     ModelRank holder(options, {comm->rank(), 2}, DType::f64);
-    const auto exchange = make_token_dispatcher({comm.get(), nullptr, nullptr}, kPatience);
-    const Ways ways(*exchange);
+    const auto exchange = make_token_dispatcher({comm.get(), nullptr, nullptr}, kTimeout);
+    const DispatcherOps ops(*exchange);
     nn::ForwardContext pass;
-    pass.ops = &ways;
-    if (comm->rank() == 1)  // while its rows are in flight
+    pass.ops = &ops;
+    if (comm->rank() == 1)  // fails while its rows are in flight
       holder.list.find("mlp.shared.up.weight").weight.on_use = [] { throw std::runtime_error("out of here"); };
     const Tensor x = holder.rig.random({2, kLength, kDim}, 5);
     holder.run(x, x, pass);
   };
   try {
     net::run_threads(2, half_way);
-    FAIL() << "nobody heard of it";
+    FAIL() << "the failure was not reported";
   } catch (const std::runtime_error& error) {
     EXPECT_STREQ(error.what(), "out of here");
   }
@@ -217,9 +218,9 @@ TEST(ExpertParallel, BalancedTrafficMatchesFormula) {
   for (int p : {2, 4}) {
     nn::MoeOptions options = options_of(4, 1);
     net::run_threads(p, [&](net::World& world) {
-      auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
-      const auto exchange = make_token_dispatcher({comm.get(), nullptr, nullptr}, kPatience);
-      const Ways ways(*exchange);
+      auto comm = comm::make_communicator(world, world.world_group(), comm::test_options("inproc"));
+      const auto exchange = make_token_dispatcher({comm.get(), nullptr, nullptr}, kTimeout);
+      const DispatcherOps ops(*exchange);
       ModelRank holder(options, {comm->rank(), p}, DType::f32);
       // Token t chooses expert t mod 4.
       Tensor& w = holder.list.find("mlp.router.weight").weight.value;
@@ -228,17 +229,17 @@ TEST(ExpertParallel, BalancedTrafficMatchesFormula) {
       const Tensor x = tensor::zeros(holder.rig.context, {2, kLength, kDim}, DType::f32, device::MemoryCategory::other);
       for (int64_t t = 0; t < 2 * kLength; ++t) x.as<float>()[t * kDim + t % 4] = 1;
       nn::ForwardContext pass;
-      pass.ops = &ways;
+      pass.ops = &ops;
       holder.run(x, x, pass);
-      const uint64_t rows = 1 * 2 * kLength;  // k·T here
+      const uint64_t rows = 1 * 2 * kLength;  // k·T rows with k = 1
       uint64_t bytes = 0, calls = 0, trades = 0;
       for (const comm::CallStats& s : comm->stats()) {
         if (s.op == comm::Op::all_to_all_v) bytes += s.bytes_sent, calls += s.calls;
         if (s.op == comm::Op::all_to_all) trades += s.calls;
       }
-      EXPECT_EQ(calls, 4u);  // dispatch and combine, forward and backward
+      EXPECT_EQ(calls, 4u);  // dispatch and combine, each forward and backward
       EXPECT_EQ(bytes, 4 * rows * kDim * sizeof(float) * static_cast<uint64_t>(p - 1) / static_cast<uint64_t>(p));
-      EXPECT_EQ(trades, 1u);  // of the counts
+      EXPECT_EQ(trades, 1u);  // the all-to-all of the counts
     });
   }
 }

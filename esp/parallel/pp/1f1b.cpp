@@ -1,5 +1,5 @@
-// 1F1B (PipeDream-Flush, Narayanan et al. 2021): as many forwards as it takes the first gradient to come back, then
-// one backward for every forward. The step takes as long as GPipe's, but stage k never holds more than P − k
+// 1F1B (PipeDream-Flush, Narayanan et al. 2021): forwards until the first gradient arrives, then one backward after
+// every forward. The step takes as long as with GPipe, but stage k holds the activations of at most P − k
 // micro-batches.
 #include <algorithm>
 

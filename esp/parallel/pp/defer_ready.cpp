@@ -11,10 +11,10 @@ void defer_ready(autograd::Weight& weight) {
 
 void resume_ready(autograd::Weight& weight, const device::Stream& stream) {
   if (!weight.trained) return;
-  ESP_CHECK(weight.pending > 0, "a weight was let go that nobody held");
+  ESP_CHECK(weight.pending > 0, "resume_ready without a matching defer_ready");
   if (--weight.pending > 0) return;
   weight.gradient();
-  autograd::clear_if_stale(weight, stream);  // nothing was added
+  autograd::clear_if_stale(weight, stream);  // the gradient received no contribution
   if (weight.on_ready) weight.on_ready();
 }
 

@@ -1,6 +1,7 @@
-// Defers a weight's `on_ready`: an owner that will add more to the gradient than the tape knows defers the weight, and
-// the last of tape and owners to finish triggers `on_ready`. A pipelined step defers every weight until the backward of
-// the last micro-batch; a tied table stays deferred until its replicas are summed. Untrained weights are ignored.
+// Defers the `on_ready` callback of a weight. A caller uses this if it will add to the gradient outside of the current
+// tape. `on_ready` fires when the tape and all these callers have finished. A pipelined step defers every weight until
+// the backward of the last micro-batch; a tied table stays deferred until its replicas are summed. Untrained weights
+// are ignored.
 #pragma once
 
 #include "esp/autograd/weight.h"

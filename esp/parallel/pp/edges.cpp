@@ -1,11 +1,11 @@
-// A stage has two edges, so communicators are created in two rounds, even and odd edges; a ring of an odd number of
-// stages needs a third round for its last edge.
+// A stage has two edges, so communicators are created in two rounds: even edges, then odd edges. A ring with an odd
+// number of stages needs a third round for its last edge.
 #include "esp/parallel/pp/edges.h"
 
 namespace esp::parallel {
 namespace {
 
-constexpr int kNobody = -1;
+constexpr int kNone = -1;
 
 int round_of(int edge, int stages) {
   return edge == stages - 1 && stages % 2 == 1 ? 2 : edge % 2;
@@ -16,13 +16,13 @@ int round_of(int edge, int stages) {
 PipeEdges::PipeEdges(comm::Communicator* stages, bool ring) {
   const int size = stages ? stages->size() : 1;
   if (size == 1) return;
-  const int here = stages->rank(), last = ring ? size : size - 1;  // edges
-  const int after = here < last ? here : kNobody;
-  const int before = here > 0 ? here - 1 : ring ? size - 1 : kNobody;
+  const int here = stages->rank(), last = ring ? size : size - 1;  // last: number of edges
+  const int after = here < last ? here : kNone;
+  const int before = here > 0 ? here - 1 : ring ? size - 1 : kNone;
   for (int round = 0; round < (ring && size % 2 == 1 ? 3 : 2); ++round) {
-    const bool to_after = after != kNobody && round_of(after, size) == round;
-    const bool to_before = before != kNobody && round_of(before, size) == round;
-    const int edge = to_after ? after : to_before ? before : kNobody;
+    const bool to_after = after != kNone && round_of(after, size) == round;
+    const bool to_before = before != kNone && round_of(before, size) == round;
+    const int edge = to_after ? after : to_before ? before : kNone;
     auto activations = stages->split(edge, to_after ? 0 : 1);
     auto gradients = stages->split(edge, to_after ? 0 : 1);
     if (to_after) {
@@ -35,7 +35,7 @@ PipeEdges::PipeEdges(comm::Communicator* stages, bool ring) {
   }
 }
 
-StageEdges PipeEdges::of_this_stage() const {
+StageEdges PipeEdges::stage_edges() const {
   return {activations_in_.get(), gradients_out_.get(), activations_out_.get(), gradients_in_.get()};
 }
 

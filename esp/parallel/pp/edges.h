@@ -1,5 +1,5 @@
-// Communicators between neighbouring pipeline stages: two per edge, of two ranks each, one for activations and one for
-// gradients, so that a send never queues behind a receive.
+// Communicators between neighbouring pipeline stages. Each edge has two communicators of two ranks, one for activations
+// and one for gradients, so that a send never queues behind a receive.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@ namespace esp::parallel {
 
 class PipeEdges {
  public:
-  // Collective over the stages' communicator, which is ordered by stage; null: one stage. `ring`: the last stage has an
-  // edge to the first, for several chunks per stage.
+  // Collective over `stages`, the communicator of all stages in order; null: one stage. `ring`: adds an edge from the
+  // last stage to the first, for several chunks per stage.
   PipeEdges(comm::Communicator* stages, bool ring);
 
-  StageEdges of_this_stage() const;
+  StageEdges stage_edges() const;
 
  private:
   std::unique_ptr<comm::Communicator> activations_in_, gradients_out_, activations_out_, gradients_in_;

@@ -1,4 +1,5 @@
-// GPipe (Huang et al. 2019): all forwards, then all backwards. Every micro-batch's activations are alive in between.
+// GPipe (Huang et al. 2019): all forwards, then all backwards. Between the two phases, the activations of all
+// micro-batches are live.
 #include "esp/parallel/pp/stage_actions.h"
 
 namespace esp::parallel {

@@ -1,8 +1,9 @@
-// Interleaved 1F1B (Narayanan et al. 2021, Megatron-LM): every stage holds v chunks, and micro-batches go round the
-// stages v times, P at a time. A chunk takes 1/v of a stage's time, so filling and draining take 1/v of it too, for v
-// times the traffic.
+// Interleaved 1F1B (Narayanan et al. 2021, Megatron-LM): every stage holds v chunks, and micro-batches pass through the
+// stages v times, P at a time. A chunk takes 1/v of a stage's time, so the pipeline fill and drain also take 1/v of
+// the time; the traffic is v times as large.
 //
-// Work item q is micro-batch (q div Pv)·P + q mod P of chunk (q mod Pv) div P, backward of chunk v − 1 − that.
+// Work item q of the forwards is micro-batch (q div Pv)·P + q mod P of chunk c = (q mod Pv) div P. Work item q of the
+// backwards is the same micro-batch of chunk v − 1 − c.
 #include <algorithm>
 
 #include "esp/parallel/pp/stage_actions.h"

@@ -1,5 +1,5 @@
-// One micro-batch at a time through all stages and back: the cost of a split model without pipelining. One stage
-// computes, the others wait.
+// One micro-batch at a time through all stages and back: the cost of a partitioned model without pipelining. One stage
+// computes while the others wait.
 #include "esp/parallel/pp/stage_actions.h"
 
 namespace esp::parallel {

@@ -1,6 +1,7 @@
-// best[j][q] = min over i of max(best[i][q−1], cost(i..j)) is the optimal largest piece cost. A second pass of the same
-// form then selects, among the optimal partitions, the most even one: the recurrence alone may leave the last piece
-// nearly empty.
+// Linear partition by dynamic programming. The cost of a partition is the cost of its most expensive part. best[j][q]
+// is the minimal cost of splitting the first j units into q parts: min over i of max(best[i][q−1], cost(i..j)). Several
+// partitions may have this cost, and some of them leave the last part nearly empty. A second pass selects the most even
+// one.
 #include "esp/parallel/pp/partition.h"
 
 #include <algorithm>
@@ -15,9 +16,11 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-using Table = std::vector<std::vector<double>>;  // [first units][in so many pieces]
+// best value for the first n units split into p parts, indexed [n][p]
+using Table = std::vector<std::vector<double>>;
 
-// `join(before, piece)`: the worth of a cut whose first pieces are worth `before` and whose last costs `piece`.
+// `join(before, piece)`: value of a partition. `before` is the value of all parts but the last, `piece` the cost of the
+// last part.
 template <typename Join>
 Table walk(const std::vector<double>& sums, int pieces, const Join& join) {
   const auto n = sums.size() - 1, last = static_cast<size_t>(pieces);
@@ -25,7 +28,7 @@ Table walk(const std::vector<double>& sums, int pieces, const Join& join) {
   best[0][0] = 0;
   for (size_t q = 1; q <= last; ++q)
     for (size_t j = q; j <= n; ++j)
-      // Short last pieces first: one that costs too much by itself ends it, longer ones cost no less.
+      // Tries short last parts first and stops at the first one that alone costs too much: longer ones cost no less.
       for (size_t i = j; i-- > q - 1 && join(0, sums[j] - sums[i]) < best[j][q];)
         best[j][q] = std::min(best[j][q], join(best[i][q - 1], sums[j] - sums[i]));
   return best;
@@ -35,9 +38,9 @@ Table walk(const std::vector<double>& sums, int pieces, const Join& join) {
 
 std::vector<int> linear_partition(std::span<const double> costs, int pieces) {
   if (pieces < 1 || static_cast<size_t>(pieces) > costs.size())
-    throw UsageError(
-        fmt::format("pipeline pieces: got {}; expected 1 to {}, the units of the model (stem, blocks and head)", pieces,
-                    costs.size()));
+    throw UsageError(fmt::format(
+        "pipeline: got {} virtual stages; expected 1 to {}, the number of units of the model (stem, blocks, head)",
+        pieces, costs.size()));
   std::vector<double> sums(costs.size() + 1, 0);
   for (size_t i = 0; i < costs.size(); ++i) sums[i + 1] = sums[i] + costs[i];
 

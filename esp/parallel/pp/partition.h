@@ -6,12 +6,12 @@
 
 namespace esp::parallel {
 
-// Partitions the units into `pieces` runs of at least one unit: piece q is [cuts[q], cuts[q + 1]), and cuts has one
-// entry more than the pieces. Minimises the largest piece cost, then the sum of squares. UsageError if there are more
-// pieces than units. Costs are >= 0.
+// Partitions the units into `pieces` parts of at least one unit. Returns `cuts`: part q is [cuts[q], cuts[q + 1]), so
+// there is one entry more than parts. Minimises the largest part cost, then the sum of squares. Throws UsageError if
+// there are more parts than units. Costs must be >= 0.
 std::vector<int> linear_partition(std::span<const double> costs, int pieces);
 
-// The largest piece cost of such a partition.
+// Returns the largest part cost of the partition `cuts`.
 double max_piece_cost(std::span<const double> costs, std::span<const int> cuts);
 
 }  // namespace esp::parallel

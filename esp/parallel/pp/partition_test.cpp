@@ -12,7 +12,7 @@
 namespace esp::parallel {
 namespace {
 
-// Tries every cut.
+// Minimal largest part cost by exhaustive search.
 double cheapest(std::span<const double> costs, int pieces) {
   if (pieces == 1) {
     const int whole[] = {0, static_cast<int>(costs.size())};
@@ -26,7 +26,7 @@ double cheapest(std::span<const double> costs, int pieces) {
   return best;
 }
 
-TEST(LinearPartition, IsAsCheapAsTheBestOfAllCuts) {
+TEST(LinearPartition, MatchesExhaustiveSearch) {
   std::mt19937 random(1);
   for (int units = 1; units <= 12; ++units)
     for (int pieces = 1; pieces <= std::min(units, 4); ++pieces)
@@ -42,13 +42,13 @@ TEST(LinearPartition, IsAsCheapAsTheBestOfAllCuts) {
       }
 }
 
-TEST(LinearPartition, PrefersEvenPieces) {
+TEST(LinearPartition, ChoosesMostEvenOptimalPartition) {
   EXPECT_EQ(linear_partition(std::vector<double>(10, 1), 4), (std::vector<int>{0, 2, 4, 7, 10}));
   EXPECT_EQ(linear_partition(std::vector<double>(7, 0.1), 7), (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
-// A head that costs four blocks: its stage gets fewer blocks, and the step is shorter.
-TEST(LinearPartition, CountsStemAndHead) {
+// The head costs as much as four blocks, so its stage gets fewer blocks and the step is shorter.
+TEST(LinearPartition, GivesFewerBlocksToStageWithCostlyHead) {
   std::vector<double> costs(13, 1);
   costs.back() = 4;
   const std::vector<int> cuts = linear_partition(costs, 4);
@@ -60,14 +60,14 @@ TEST(LinearPartition, CountsStemAndHead) {
     for (size_t q = 0; q < 4; ++q) {
       double sum = 0;
       for (int i = of[q]; i < of[q + 1]; ++i) sum += costs[static_cast<size_t>(i)];
-      pipeline.pieces.push_back({sum, sum, sum});
+      pipeline.virtual_stages.push_back({sum, sum, sum});
     }
     return simulate(schedule, pipeline).makespan;
   };
   EXPECT_LT(makespan(cuts), makespan(by_number));
 }
 
-TEST(LinearPartition, RefusesMorePiecesThanUnits) {
+TEST(LinearPartition, RejectsMorePartsThanUnits) {
   EXPECT_THROW(linear_partition(std::vector<double>(3, 1), 4), UsageError);
   EXPECT_THROW(linear_partition(std::vector<double>(3, 1), 0), UsageError);
 }

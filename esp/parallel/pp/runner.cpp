@@ -14,35 +14,35 @@ using autograd::Variable;
 using device::MemoryCategory;
 using tensor::Tensor;
 
-constexpr Duration kLongestGoodbye = std::chrono::seconds(30);
+constexpr Duration kMaxAbortWait = std::chrono::seconds(30);
 
-// The variable without its value, so that it can receive a gradient.
+// Returns the variable without its value. It can still receive a gradient.
 Variable slot_of(const Variable& variable) {
   return {Tensor(), variable.slot()};
 }
 
 }  // namespace
 
-void Stage::begin_backward(int, int) {}
-void Stage::end_action(const PipelineAction&) {}
+void PipelineStage::begin_backward(int, int) {}
+void PipelineStage::end_action(const PipelineAction&) {}
 
-PipelineRunner::PipelineRunner(Stage& stage, const tensor::Context& context, const StageEdges& edges,
+PipelineRunner::PipelineRunner(PipelineStage& stage, const tensor::Context& context, const StageEdges& edges,
                                const RunnerOptions& options)
     : stage_(stage), context_(context), edges_(edges), options_(options) {}
 
 PipelineRunner::~PipelineRunner() {
-  std::vector<Work> under_way;
-  for (const Sending& one : sending_)
-    if (!one.work.done()) under_way.push_back(one.work);
+  std::vector<Work> in_progress;
+  for (const PendingSend& one : sending_)
+    if (!one.work.done()) in_progress.push_back(one.work);
   for (const Work& work : receiving_)
-    if (!work.done()) under_way.push_back(work);
-  if (under_way.empty()) return;
+    if (!work.done()) in_progress.push_back(work);
+  if (in_progress.empty()) return;
   for (comm::Communicator* edge :
        {edges_.activations_in, edges_.gradients_out, edges_.activations_out, edges_.gradients_in})
     if (edge) edge->abort("this stage left in the middle of a step");
-  for (const Work& work : under_way) {
+  for (const Work& work : in_progress) {
     try {
-      work.wait(Deadline::after(kLongestGoodbye));
+      work.wait(Deadline::after(kMaxAbortWait));
     } catch (const std::exception&) {
       // the original error has already been thrown
     }
@@ -57,24 +57,24 @@ PipelineRunner::ReceivedTensors& PipelineRunner::received_for(const PipelineActi
   return (action.kind == ActionKind::forward ? inputs_ : gradients_)[index_of(action)];
 }
 
-PipelineRunner::Live*& PipelineRunner::live_of(const PipelineAction& action) {
+PipelineRunner::LiveActivation*& PipelineRunner::live_of(const PipelineAction& action) {
   return live_[index_of(action)];
 }
 
 void PipelineRunner::run(const StagePlan& plan) {
-  ESP_CHECK(!broken_, "a pipeline runner was used after an error");
+  ESP_CHECK(!broken_, "pipeline runner: cannot run again after an error");
   prepare(plan);
   try {
     if (plan.backward != Backward::none) defer_ready_all(plan.shape.chunks);
-    for (const StageStep& step : plan.steps) take(plan, step);
-    for (const Sending& one : sending_) wait(one.work, "send", plan.steps.back().action);
+    for (const StageStep& step : plan.steps) run_step(plan, step);
+    for (const PendingSend& one : sending_) wait(one.work, "send", plan.steps.back().action);
   } catch (...) {
-    abandon();
+    drop_step();
     throw;
   }
   sending_.clear();
   receiving_.clear();
-  ESP_CHECK(num_live_ == 0, "{} activations are alive after the step", num_live_);
+  ESP_CHECK(num_live_ == 0, "pipeline runner: got {} live activations after the step; expected 0", num_live_);
 }
 
 void PipelineRunner::prepare(const StagePlan& plan) {
@@ -89,7 +89,7 @@ void PipelineRunner::prepare(const StagePlan& plan) {
   peak_live_ = 0;
 }
 
-void PipelineRunner::take(const StagePlan& plan, const StageStep& step) {
+void PipelineRunner::run_step(const StagePlan& plan, const StageStep& step) {
   switch (step.kind) {
     case StepKind::receive:
       return start_receive(step.action);
@@ -99,7 +99,7 @@ void PipelineRunner::take(const StagePlan& plan, const StageStep& step) {
       break;
   }
   compute(plan, step.action);
-  // A stage that is its own neighbour keeps what others would be sent.
+  // If the receiving chunk is on the same stage, it gets the tensors without a send.
   const auto to = destination_of(plan.shape, plan.stage, step.action);
   if (to && to->stage == plan.stage)
     received_for({step.action.kind, to->chunk, step.action.micro_batch}) = std::exchange(outgoing_, {});
@@ -108,11 +108,11 @@ void PipelineRunner::take(const StagePlan& plan, const StageStep& step) {
 void PipelineRunner::start_receive(const PipelineAction& action) {
   const bool forward = action.kind == ActionKind::forward;
   comm::Communicator* from = forward ? edges_.activations_in : edges_.gradients_in;
-  ESP_CHECK(from, "nobody to receive from");
+  ESP_CHECK(from, "this stage has no neighbour to receive from");
   const StageTensorShapes shape = forward ? stage_.input_shape(action.chunk, action.micro_batch)
                                           : stage_.output_shape(action.chunk, action.micro_batch);
   std::erase_if(receiving_, [](const Work& work) { return work.done(); });
-  const auto start = [&](const tensor::Shape& of, Tensor& tensor, Work& arrived) {
+  const auto start = [&](const tensor::Shape& of, Tensor& tensor, Work& arrival) {
     tensor = tensor::empty(context_, of, shape.dtype, MemoryCategory::buffer);
     comm::Call call;
     call.op = comm::Op::recv;
@@ -120,8 +120,8 @@ void PipelineRunner::start_receive(const PipelineAction& action) {
     call.count = static_cast<size_t>(tensor.count());
     call.dtype = tensor.dtype();
     call.root = 1 - from->rank();
-    arrived = from->start(call);
-    receiving_.push_back(arrived);
+    arrival = from->start(call);
+    receiving_.push_back(arrival);
   };
   ReceivedTensors& received = received_for(action);
   start(shape.x, received.x, received.x_arrived);
@@ -130,11 +130,11 @@ void PipelineRunner::start_receive(const PipelineAction& action) {
 
 void PipelineRunner::start_send(const PipelineAction& action) {
   comm::Communicator* to = action.kind == ActionKind::forward ? edges_.activations_out : edges_.gradients_out;
-  ESP_CHECK(to, "nobody to send to");
+  ESP_CHECK(to, "this stage has no neighbour to send to");
   const ReceivedTensors received = std::exchange(outgoing_, {});
-  for (const Sending& one : sending_)
-    if (one.work.done()) one.work.wait(Deadline::after_ms(0));  // rethrows the error
-  std::erase_if(sending_, [](const Sending& one) { return one.work.done(); });
+  for (const PendingSend& one : sending_)
+    if (one.work.done()) one.work.wait(Deadline::after_ms(0));  // rethrows the error of the send
+  std::erase_if(sending_, [](const PendingSend& one) { return one.work.done(); });
   send(to, received.x);
   if (received.memory.defined()) send(to, received.memory);
 }
@@ -149,8 +149,9 @@ void PipelineRunner::send(comm::Communicator* to, const Tensor& tensor) {
   sending_.push_back({tensor, to->start(call)});
 }
 
-PipelineRunner::ReceivedTensors PipelineRunner::arrived(const PipelineAction& action) {
-  ReceivedTensors& received = received_for(action);  // stays there while it is waited for: its memory is being written
+PipelineRunner::ReceivedTensors PipelineRunner::wait_for_tensors(const PipelineAction& action) {
+  // A reference and not a copy: the receive writes to the memory of this entry during the wait.
+  ReceivedTensors& received = received_for(action);
   wait(received.x_arrived, "wait", action);
   wait(received.memory_arrived, "wait", action);
   return std::exchange(received, {});
@@ -158,7 +159,7 @@ PipelineRunner::ReceivedTensors PipelineRunner::arrived(const PipelineAction& ac
 
 void PipelineRunner::wait(const Work& work, const char* what, const PipelineAction& action) {
   if (work.done()) {
-    work.wait(Deadline::after_ms(0));  // rethrows the error
+    work.wait(Deadline::after_ms(0));  // rethrows the error of the receive
     return;
   }
   obs::Span span(options_.trace, what, "communication");
@@ -186,11 +187,11 @@ void PipelineRunner::compute(const StagePlan& plan, const PipelineAction& action
 
 void PipelineRunner::forward(const StagePlan& plan, const PipelineAction& action) {
   const bool training = plan.backward != Backward::none;
-  ReceivedTensors received = arrived(action);
+  ReceivedTensors received = wait_for_tensors(action);
   obs::Span span(options_.trace, name_of(action, shape_.chunks), "compute");
-  if (spare_.empty()) spare_.push_back(all_.emplace_back(std::make_unique<Live>(context_)).get());
-  Live& live = *(live_of(action) = spare_.back());
-  spare_.pop_back();
+  if (free_.empty()) free_.push_back(activations_.emplace_back(std::make_unique<LiveActivation>(context_)).get());
+  LiveActivation& live = *(live_of(action) = free_.back());
+  free_.pop_back();
   peak_live_ = std::max(peak_live_, ++num_live_);
 
   live.tape.set_recording(training);
@@ -199,17 +200,18 @@ void PipelineRunner::forward(const StagePlan& plan, const PipelineAction& action
     return training ? live.tape.leaf(std::exchange(value, {})) : Variable(std::exchange(value, {}));
   };
   live.input = {input(received.x), input(received.memory)};
-  Stage::ForwardResult output = stage_.forward(action.chunk, action.micro_batch, live.tape, live.input);
+  PipelineStage::ForwardResult output = stage_.forward(action.chunk, action.micro_batch, live.tape, live.input);
   if (destination_of(plan.shape, plan.stage, action))
     outgoing_ = {output.carried.x.value(), output.carried.memory.value(), {}, {}};
-  live.input = {slot_of(live.input.x), slot_of(live.input.memory)};  // nodes keep what they need of it
+  // Releases the values here. The autograd nodes keep the values that backward needs.
+  live.input = {slot_of(live.input.x), slot_of(live.input.memory)};
   live.output = {slot_of(output.carried.x), slot_of(output.carried.memory)};
   live.loss = slot_of(output.loss.total);
   if (!training) finish(action);
   stage_.end_action(action);
 }
 
-void PipelineRunner::seed(Live& live, ReceivedTensors gradients) {
+void PipelineRunner::seed_gradients(LiveActivation& live, ReceivedTensors gradients) {
   const auto give = [&](const Variable& output, Tensor& gradient) {
     if (output.needs_grad() && gradient.defined()) live.tape.seed(output, std::exchange(gradient, {}));
   };
@@ -222,12 +224,12 @@ void PipelineRunner::seed(Live& live, ReceivedTensors gradients) {
 }
 
 void PipelineRunner::backward(const StagePlan& plan, const PipelineAction& action) {
-  ReceivedTensors gradients = arrived(action);
+  ReceivedTensors gradients = wait_for_tensors(action);
   obs::Span span(options_.trace, name_of(action, shape_.chunks), "compute");
-  Live& live = *live_of(action);
+  LiveActivation& live = *live_of(action);
   if (action.micro_batch + 1 == shape_.micro_batches) resume_ready_of(action.chunk);
   stage_.begin_backward(action.chunk, action.micro_batch);
-  seed(live, std::move(gradients));
+  seed_gradients(live, std::move(gradients));
   const bool split = plan.backward == Backward::split;
   if (split)
     live.tape.backward_inputs();
@@ -242,19 +244,20 @@ void PipelineRunner::backward(const StagePlan& plan, const PipelineAction& actio
   stage_.end_action(action);
 }
 
-// The previous piece waits for it: a missing gradient is sent as zeros.
-Tensor PipelineRunner::gradient_of(Live& live, const Variable& leaf, const tensor::Shape& shape, DType dtype) const {
+// The previous virtual stage waits for this gradient, so a missing gradient is sent as zeros.
+Tensor PipelineRunner::gradient_of(LiveActivation& live, const Variable& leaf, const tensor::Shape& shape,
+                                   DType dtype) const {
   if (!leaf.needs_grad()) return {};
   Tensor gradient = live.tape.take_gradient(leaf);
   return gradient.defined() ? gradient : tensor::zeros(context_, shape, dtype, MemoryCategory::activation);
 }
 
 void PipelineRunner::finish(const PipelineAction& action) {
-  Live*& live = live_of(action);
+  LiveActivation*& live = live_of(action);
   live->tape.clear();
   live->input = live->output = {};
   live->loss = {};
-  spare_.push_back(std::exchange(live, nullptr));
+  free_.push_back(std::exchange(live, nullptr));
   --num_live_;
 }
 
@@ -270,11 +273,11 @@ void PipelineRunner::resume_ready_of(int chunk) {
   for (autograd::Weight* weight : stage_.weights(chunk)) resume_ready(*weight, context_.stream);
 }
 
-// Tapes reference weights, which may be destroyed soon after the runner: drop everything of the step. Transfers in
+// Drops all tapes of the step, because they reference weights that may be destroyed soon after the runner. Transfers in
 // flight keep their memory until the runner is destroyed.
-void PipelineRunner::abandon() noexcept {
+void PipelineRunner::drop_step() noexcept {
   broken_ = true;
-  for (const auto& live : all_) live->tape.clear();
+  for (const auto& live : activations_) live->tape.clear();
   for (size_t chunk = 0; chunk < deferred_.size(); ++chunk)
     if (deferred_[chunk])
       for (autograd::Weight* weight : stage_.weights(static_cast<int>(chunk))) cancel_deferred_ready(*weight);
@@ -282,7 +285,7 @@ void PipelineRunner::abandon() noexcept {
 
 uint64_t PipelineRunner::bytes_being_sent() const {
   uint64_t bytes = 0;
-  for (const Sending& one : sending_) bytes += one.tensor.bytes();
+  for (const PendingSend& one : sending_) bytes += one.tensor.bytes();
   return bytes;
 }
 

@@ -1,5 +1,6 @@
-// Pipeline stages as threads of this process: every schedule must be bit-identical to a single process that runs the
-// micro-batches one by one, hold as many activations as the table says, and send as much.
+// Runs pipeline stages as threads of this process. The results of every schedule must be bit-identical to a single
+// process that runs the micro-batches one by one. The number of live activations and the bytes sent must match the
+// table in schedules.cpp.
 #include "esp/parallel/pp/runner.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +32,7 @@ struct Memory {
   tensor::Context context{{{}, &threads, nullptr}, &pool};
 };
 
-using Gradients = std::map<std::pair<int, int>, std::vector<std::byte>>;  // by unit and part
+using Gradients = std::map<std::pair<int, int>, std::vector<std::byte>>;  // key: unit and part
 
 void collect(ToyStage& stage, Gradients& into) {
   for (ToyStage::ToyWeight& weight : stage.all()) {
@@ -41,15 +42,15 @@ void collect(ToyStage& stage, Gradients& into) {
 }
 
 std::vector<int> cuts_of(const ToyOptions& toy, const ScheduleShape& shape) {
-  return linear_partition(std::vector<double>(static_cast<size_t>(toy.units), 1.0), shape.pieces());
+  return linear_partition(std::vector<double>(static_cast<size_t>(toy.units), 1.0), shape.virtual_stages());
 }
 
-// One process, one tape, no runner.
-struct Alone {
+// Reference: one process, one tape, no runner.
+struct SingleProcess {
   Gradients gradients;
   double loss = 0;
 
-  Alone(const ToyOptions& toy, int micro_batches) {
+  SingleProcess(const ToyOptions& toy, int micro_batches) {
     Memory memory;
     autograd::Tape tape(memory.context);
     ToyStage stage(memory.context, toy, {1, 1, micro_batches}, 0, {0, toy.units});
@@ -63,8 +64,8 @@ struct Alone {
   }
 };
 
-// Observations of one stage.
-struct StageSeen {
+// What the tests observe about one stage.
+struct StageObservation {
   int rank = 0;
   Memory& memory;
   ToyStage& stage;
@@ -72,29 +73,29 @@ struct StageSeen {
   StageEdges edges;
 };
 
-// `steps` steps of the schedule by as many threads as it has stages; `look` is called by each after every step.
+// Runs `steps` steps of the schedule with one thread per stage; each thread calls `look` after every step.
 void run_stages(const PipelineSchedule& schedule, const ToyOptions& toy, int steps,
-                const std::function<void(int step, const StageSeen&)>& look, RunnerOptions options = {}) {
+                const std::function<void(int step, const StageObservation&)>& look, RunnerOptions options = {}) {
   validate(schedule);
   options.timeout = std::chrono::seconds(60);
   net::run_threads(schedule.shape.stages, [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
+    auto comm = comm::make_communicator(world, world.world_group(), comm::test_options("inproc"));
     const PipeEdges edges(comm.get(), schedule.shape.chunks > 1);
     Memory memory;
     ToyStage stage(memory.context, toy, schedule.shape, world.rank, cuts_of(toy, schedule.shape));
-    PipelineRunner runner(stage, memory.context, edges.of_this_stage(), options);
+    PipelineRunner runner(stage, memory.context, edges.stage_edges(), options);
     const StagePlan plan = plan_of(schedule, world.rank);
     for (int step = 0; step < steps; ++step) {
       stage.begin_step();
       runner.run(plan);
-      look(step, {world.rank, memory, stage, runner, edges.of_this_stage()});
+      look(step, {world.rank, memory, stage, runner, edges.stage_edges()});
     }
   });
 }
 
 ToyOptions toy_for(const ScheduleShape& shape) {
   ToyOptions toy;
-  toy.units = shape.pieces() + 1;  // uneven pieces
+  toy.units = shape.virtual_stages() + 1;  // virtual stages of unequal size
   toy.uneven = true;
   return toy;
 }
@@ -102,12 +103,12 @@ ToyOptions toy_for(const ScheduleShape& shape) {
 void expect_as_alone(const PipelineSchedule& schedule, const ToyOptions& toy) {
   const auto [P, v, m] = schedule.shape;
   SCOPED_TRACE(testing::Message() << schedule.name << " P=" << P << " v=" << v << " m=" << m);
-  const Alone alone(toy, m);
+  const SingleProcess alone(toy, m);
   std::mutex mutex;
   Gradients gradients;
   double loss = 0;
   std::vector<uint64_t> reserved(static_cast<size_t>(P));
-  run_stages(schedule, toy, 3, [&](int step, const StageSeen& seen) {
+  run_stages(schedule, toy, 3, [&](int step, const StageObservation& seen) {
     const std::lock_guard lock(mutex);
     for (ToyStage::ToyWeight& weight : seen.stage.all()) {
       EXPECT_EQ(weight.num_ready, 1);
@@ -138,7 +139,7 @@ TEST(PipelineRunner, EveryScheduleMatchesOneProcessBitForBit) {
         }
 }
 
-TEST(PipelineRunner, MemoryTravelsBesideTheStream) {
+TEST(PipelineRunner, SendsEncoderOutputWithResidualStream) {
   for (const char* name : {"1f1b", "interleaved", "zb-h1"}) {
     const ScheduleShape shape{3, std::string(name) == "interleaved" ? 2 : 1, 3};
     ToyOptions toy = toy_for(shape);
@@ -147,8 +148,8 @@ TEST(PipelineRunner, MemoryTravelsBesideTheStream) {
   }
 }
 
-// After every forward the allocator holds what the live micro-batches' tapes keep, and the output just made.
-class Counted final : public Stage {
+// Measures, after every forward, the bytes held for the tapes of live micro-batches and for the new output.
+class Counted final : public PipelineStage {
  public:
   Counted(ToyStage& stage, Memory& memory) : stage_(stage), memory_(memory) {}
   StageTensorShapes input_shape(int chunk, int i) const override { return stage_.input_shape(chunk, i); }
@@ -163,38 +164,39 @@ class Counted final : public Stage {
   }
 
   PipelineRunner* runner = nullptr;
-  uint64_t alone = 0, most = 0;  // bytes with one alive, and the most
+  uint64_t alone = 0, most = 0;  // maximum with one live activation; overall maximum
 
  private:
   ToyStage& stage_;
   Memory& memory_;
 };
 
-TEST(PipelineRunner, AllocatorHoldsAsManyActivationsAsTheTableSays) {
+TEST(PipelineRunner, LiveActivationsMatchScheduleTable) {
   for (const ScheduleRow& row : schedules()) {
     const ScheduleShape shape{4, row.chunked ? 2 : 1, 8};
     ToyOptions toy;
-    toy.units = 2 * shape.pieces();  // all pieces alike
+    toy.units = 2 * shape.virtual_stages();  // virtual stages of equal size
     toy.hidden = 32;
     const PipelineSchedule schedule = make_schedule(row.name, shape);
     net::run_threads(shape.stages, [&](net::World& world) {
-      auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
+      auto comm = comm::make_communicator(world, world.world_group(), comm::test_options("inproc"));
       const PipeEdges edges(comm.get(), shape.chunks > 1);
       Memory memory;
       ToyStage stage(memory.context, toy, shape, world.rank, cuts_of(toy, shape));
       Counted counted(stage, memory);
-      PipelineRunner runner(counted, memory.context, edges.of_this_stage(), {std::chrono::seconds(60), nullptr});
+      PipelineRunner runner(counted, memory.context, edges.stage_edges(), {std::chrono::seconds(60), nullptr});
       counted.runner = &runner;
       runner.run(plan_of(schedule, world.rank));
-      // A stage that holds the last piece and others keeps more of the one with the loss.
+      // On the stage with the loss, chunks have activations of different sizes, so the formula below does not apply.
       if (row.chunked && world.rank == shape.stages - 1) return;
-      // Handed on or dropped when forward returns: the output, and the last piece's loss of every row.
+      // The bytes that each forward releases at its end: its output and, on the last virtual stage, the loss of every
+      // row.
       const int64_t given = toy.rows * (toy.width + (world.rank == shape.stages - 1 ? 1 : 0));
       const auto output = static_cast<uint64_t>(given) * sizeof(double);
       const auto live = static_cast<uint64_t>(row.live(shape, world.rank));
       const uint64_t expected = live * (counted.alone - output) + output;
       if (row.backward == Backward::split) {
-        // Micro-batches with pending weight gradients also hold output gradients, of two units with two GEMMs each.
+        // Micro-batches with pending weight gradients also hold the output gradients of two units with two GEMMs each.
         const auto gradients = static_cast<uint64_t>(toy.rows * 2 * (toy.hidden + toy.width)) * sizeof(double);
         EXPECT_LE(counted.most, expected + live * gradients) << "stage " << world.rank;
         EXPECT_GE(counted.most, static_cast<uint64_t>(shape.stages - world.rank) * (counted.alone - output) + output);
@@ -205,11 +207,11 @@ TEST(PipelineRunner, AllocatorHoldsAsManyActivationsAsTheTableSays) {
   }
 }
 
-TEST(PipelineRunner, BoundariesCarryOneStreamEachWay) {
+TEST(PipelineRunner, BytesSentMatchNumberOfStageBoundaries) {
   for (const ScheduleRow& row : schedules()) {
     const ScheduleShape shape{3, row.chunked ? 2 : 1, 3};
     ToyOptions toy;
-    toy.units = shape.pieces();
+    toy.units = shape.virtual_stages();
     const auto sent = [](comm::Communicator* edge) {
       uint64_t bytes = 0;
       if (edge)
@@ -217,23 +219,24 @@ TEST(PipelineRunner, BoundariesCarryOneStreamEachWay) {
           if (stats.op == comm::Op::send) bytes += stats.bytes_sent;
       return bytes;
     };
-    run_stages(make_schedule(row.name, shape), toy, 1, [&](int, const StageSeen& seen) {
+    run_stages(make_schedule(row.name, shape), toy, 1, [&](int, const StageObservation& seen) {
       const auto one = static_cast<uint64_t>(toy.rows * toy.width) * sizeof(double);
       const auto [P, v, m] = shape;
-      const int after = seen.rank < P - 1 ? v : v - 1, before = seen.rank > 0 ? v : v - 1;  // boundaries on each side
+      // number of virtual-stage boundaries after and before this stage
+      const int after = seen.rank < P - 1 ? v : v - 1, before = seen.rank > 0 ? v : v - 1;
       EXPECT_EQ(sent(seen.edges.activations_out), one * static_cast<uint64_t>(m * after)) << row.name;
       EXPECT_EQ(sent(seen.edges.gradients_out), one * static_cast<uint64_t>(m * before)) << row.name;
     });
   }
 }
 
-TEST(PipelineRunner, EvaluationGivesTheSameLossAndLeavesGradientsAlone) {
+TEST(PipelineRunner, EvaluationGivesSameLossAndKeepsGradients) {
   for (const ScheduleShape& shape : {ScheduleShape{1, 1, 2}, {3, 1, 5}, {2, 3, 5}}) {
     const ToyOptions toy = toy_for(shape);
-    const Alone alone(toy, shape.micro_batches);
+    const SingleProcess alone(toy, shape.micro_batches);
     std::mutex mutex;
     double loss = 0;
-    run_stages(forward_schedule(shape), toy, 2, [&](int step, const StageSeen& seen) {
+    run_stages(forward_schedule(shape), toy, 2, [&](int step, const StageObservation& seen) {
       const std::lock_guard lock(mutex);
       for (ToyStage::ToyWeight& weight : seen.stage.all()) {
         EXPECT_EQ(weight.num_ready, 0);
@@ -246,21 +249,21 @@ TEST(PipelineRunner, EvaluationGivesTheSameLossAndLeavesGradientsAlone) {
   }
 }
 
-TEST(PipelineRunner, TracesItsActionsInOrder) {
+TEST(PipelineRunner, TracesActionsInOrder) {
   const PipelineSchedule schedule = make_schedule("zb-h1", {1, 1, 3});
   obs::Tracer tracer(0);
   obs::TraceRow* row = tracer.add_row("compute");
   RunnerOptions options;
   options.trace = row;
   run_stages(
-      schedule, toy_for(schedule.shape), 1, [](int, const StageSeen&) {}, options);
+      schedule, toy_for(schedule.shape), 1, [](int, const StageObservation&) {}, options);
   std::string names;
   for (const obs::SpanRecord& record : row->records()) names += std::string(" ") + record.name;
   EXPECT_EQ(names, " F0 B0 W0 F1 B1 W1 F2 B2 W2");
 }
 
-// A stage whose second forward fails.
-class Failing final : public Stage {
+// A stage whose second forward throws.
+class Failing final : public PipelineStage {
  public:
   Failing(ToyStage& stage, bool fails) : stage_(stage), fails_(fails) {}
   StageTensorShapes input_shape(int chunk, int i) const override { return stage_.input_shape(chunk, i); }
@@ -277,18 +280,18 @@ class Failing final : public Stage {
   bool fails_;
 };
 
-TEST(PipelineRunner, LeavingStageReleasesNeighboursAndWeights) {
+TEST(PipelineRunner, FailingStageReleasesNeighboursAndWeights) {
   const PipelineSchedule schedule = make_schedule("1f1b", {3, 1, 6});
   const ToyOptions toy = toy_for(schedule.shape);
   std::atomic<int> released = 0;
   net::run_threads(3, [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
+    auto comm = comm::make_communicator(world, world.world_group(), comm::test_options("inproc"));
     Memory memory;
     ToyStage stage(memory.context, toy, schedule.shape, world.rank, cuts_of(toy, schedule.shape));
     const PipeEdges edges(comm.get(), false);
     Failing failing(stage, world.rank == 1);
     {
-      PipelineRunner runner(failing, memory.context, edges.of_this_stage(), {std::chrono::seconds(60), nullptr});
+      PipelineRunner runner(failing, memory.context, edges.stage_edges(), {std::chrono::seconds(60), nullptr});
       if (world.rank == 1) {
         EXPECT_THROW(runner.run(plan_of(schedule, world.rank)), DeviceError);
       } else {
@@ -301,21 +304,21 @@ TEST(PipelineRunner, LeavingStageReleasesNeighboursAndWeights) {
   EXPECT_EQ(released, 3);
 }
 
-TEST(PipelineRunner, WaitsNoLongerThanItsDeadline) {
+TEST(PipelineRunner, ThrowsAtDeadlineWhenNeighbourSendsNothing) {
   const PipelineSchedule schedule = make_schedule("1f1b", {2, 1, 2});
   const ToyOptions toy = toy_for(schedule.shape);
   std::atomic<bool> gave_up = false;
   net::run_threads(2, [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
+    auto comm = comm::make_communicator(world, world.world_group(), comm::test_options("inproc"));
     const PipeEdges edges(comm.get(), false);
-    if (world.rank == 0) {  // there, and silent
+    if (world.rank == 0) {  // present, but sends nothing
       gave_up.wait(false);
       return;
     }
     Memory memory;
     ToyStage stage(memory.context, toy, schedule.shape, 1, cuts_of(toy, schedule.shape));
     {
-      PipelineRunner runner(stage, memory.context, edges.of_this_stage(), {std::chrono::milliseconds(20), nullptr});
+      PipelineRunner runner(stage, memory.context, edges.stage_edges(), {std::chrono::milliseconds(20), nullptr});
       EXPECT_THROW(runner.run(plan_of(schedule, 1)), CommError);
     }
     gave_up = true;
@@ -323,7 +326,7 @@ TEST(PipelineRunner, WaitsNoLongerThanItsDeadline) {
   });
 }
 
-TEST(DeferReady, OnReadyFiresAfterLastRelease) {
+TEST(DeferReady, OnReadyFiresAfterLastResume) {
   Memory memory;
   autograd::Weight weight;
   weight.grad = tensor::zeros(memory.context, {3}, DType::f64, MemoryCategory::gradient);

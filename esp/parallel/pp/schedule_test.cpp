@@ -1,4 +1,4 @@
-// The schedules of the table: what they list, that they can be run, and that virtual time agrees with theory.
+// Tests the schedules of the table: their actions, their validity, and that simulated and theoretical times are equal.
 #include "esp/parallel/pp/schedule.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Calls `look` for every schedule of the table and every shape it takes with P in 1..8 and m in 1..16.
+// Calls `look` for every schedule of the table and every shape it supports with P in 1..8 and m in 1..16.
 template <typename Look>
 void for_every_schedule(const Look& look) {
   for (const ScheduleRow& row : schedules())
@@ -90,7 +90,7 @@ TEST(PipelineSchedule, LiveActivationsMatchTheory) {
   });
 }
 
-TEST(PipelineSchedule, BubblesAreTheTextbookRatios) {
+TEST(PipelineSchedule, BubblesMatchTextbookRatios) {
   for_every_schedule([](const ScheduleRow& row, const PipelineSchedule& schedule) {
     const auto [P, v, m] = schedule.shape;
     const Timeline timeline = simulate(schedule, equal_costs(schedule.shape, {1, 1, 1}));
@@ -101,18 +101,19 @@ TEST(PipelineSchedule, BubblesAreTheTextbookRatios) {
   });
 }
 
-TEST(PipelineSchedule, ExposedTransferIsBetweenOneMicroBatchAndAll) {
+TEST(PipelineSchedule, ExposedTransferTimeIsBetweenOneAndAllMicroBatches) {
   for_every_schedule([](const ScheduleRow& row, const PipelineSchedule& schedule) {
     const auto [P, v, m] = schedule.shape;
     for (double transfer : {0.01, 0.3, 2.0}) {
-      const double one = 2 * transfer * (P * v - 1);  // every boundary, there and back
+      const double one = 2 * transfer * (P * v - 1);  // one micro-batch: each boundary in both directions
       const double exposed = exposed_transfer(schedule, equal_costs(schedule.shape, {1, 1, 1}, transfer));
       if (P == 1) {
         EXPECT_EQ(exposed, 0);
       } else if (row.name == "none") {
         EXPECT_NEAR(exposed, m * one, 1e-9);
       } else {
-        // Chunks find their input waiting, so of their boundaries only one round need show.
+        // With several chunks the inputs have often arrived early, so only the transfers of one pass over the stages
+        // must be exposed.
         EXPECT_GE(exposed, (row.chunked ? 2 * transfer * (P - 1) : one) - 1e-9);
         EXPECT_LE(exposed, m * one + 1e-9);
       }
@@ -120,19 +121,19 @@ TEST(PipelineSchedule, ExposedTransferIsBetweenOneMicroBatchAndAll) {
   });
 }
 
-TEST(PipelineSchedule, UnequalStagesIdleMore) {
+TEST(PipelineSchedule, UnequalStagesHaveMoreIdleTime) {
   const PipelineSchedule schedule = make_schedule("1f1b", {4, 1, 8});
   PipelineCosts costs = equal_costs(schedule.shape, {1, 1, 1});
   const double even = simulate(schedule, costs).bubble_of_ideal();
-  costs.pieces[2] = {2, 2, 2};
-  costs.pieces[0] = {0.5, 0.5, 0.5};
+  costs.virtual_stages[2] = {2, 2, 2};
+  costs.virtual_stages[0] = {0.5, 0.5, 0.5};
   const Timeline uneven = simulate(schedule, costs);
   EXPECT_GT(uneven.bubble_of_ideal(), even);
   EXPECT_DOUBLE_EQ(uneven.stages[2].busy, 8 * 6.0);
   EXPECT_DOUBLE_EQ(uneven.stages[2].busy + uneven.stages[2].idle, uneven.makespan);
 }
 
-TEST(PipelineSchedule, StepsReceiveOneActionAhead) {
+TEST(PipelineSchedule, PlanStartsReceiveOneActionAhead) {
   const StagePlan plan = plan_of(make_schedule("1f1b", {2, 1, 2}), 0);
   std::string text;
   for (const StageStep& step : plan.steps)
@@ -143,7 +144,7 @@ TEST(PipelineSchedule, StepsReceiveOneActionAhead) {
   EXPECT_EQ(text, " F0 >F0 <B0 F1 >F1 <B1 B0 B1");
 }
 
-TEST(PipelineSchedule, ChunksGoRoundTheRing) {
+TEST(PipelineSchedule, LastStageSendsChunkOutputToFirstStage) {
   const ScheduleShape shape{3, 2, 3};
   EXPECT_EQ(destination_of(shape, 2, {ActionKind::forward, 0, 1}), (StageChunk{0, 1}));
   EXPECT_EQ(source_of(shape, 0, {ActionKind::forward, 1, 1}), (StageChunk{2, 0}));
@@ -152,7 +153,7 @@ TEST(PipelineSchedule, ChunksGoRoundTheRing) {
   EXPECT_EQ(destination_of(shape, 2, {ActionKind::forward, 1, 1}), std::nullopt);
 }
 
-TEST(PipelineSchedule, ShapeErrorNamesShapesThatWork) {
+TEST(PipelineSchedule, ShapeErrorSuggestsValidShapes) {
   EXPECT_THAT(refused("interleaved", {4, 2, 6}), HasSubstr("Use 4 or 8 or schedule 1f1b"));
   EXPECT_THAT(refused("interleaved", {4, 2, 3}), HasSubstr("Use 4 or schedule 1f1b"));
   EXPECT_THAT(refused("1f1b", {4, 2, 8}), HasSubstr("interleaved supports several"));

@@ -19,7 +19,7 @@ class Reader {
 
   PipelineSchedule read(std::string_view text) {
     if (text.size() > kMaxScheduleTextBytes)
-      throw IoError(fmt::format("{} has {} bytes; at most {} are read", what_, text.size(), kMaxScheduleTextBytes));
+      throw IoError(fmt::format("{}: got {} bytes; expected at most {}", what_, text.size(), kMaxScheduleTextBytes));
     schedule_.name = what_;
     schedule_.shape = {0, 0, 0};
     while (!text.empty()) {
@@ -75,7 +75,7 @@ class Reader {
   void read_head(std::string_view word) {
     if (word != "espalier" || next() != "pipeline") fail("a schedule must begin with \"espalier pipeline 1\"");
     if (const int version = number(next(), 0, 1 << 20, "the version"); version != 1)
-      fail("version {}; this build reads version 1", version);
+      fail("got version {}; expected 1", version);
     end_line();
     headed_ = true;
   }
@@ -95,17 +95,17 @@ class Reader {
     ScheduleShape& shape = schedule_.shape;
     if (shape.stages == 0 || shape.micro_batches == 0) fail("stages and micro_batches must be given before a stage");
     if (shape.chunks == 0) shape.chunks = 1;
-    if (static_cast<size_t>(shape.pieces()) * static_cast<size_t>(shape.micro_batches) > kMaxScheduleActions)
-      fail("{} stages of {} chunks and {} micro-batches: more than {} actions", shape.stages, shape.chunks,
+    if (static_cast<size_t>(shape.virtual_stages()) * static_cast<size_t>(shape.micro_batches) > kMaxScheduleActions)
+      fail("got {} stages, {} chunks per stage, {} micro-batches: more than {} actions", shape.stages, shape.chunks,
            shape.micro_batches, kMaxScheduleActions);
     schedule_.stages.resize(static_cast<size_t>(shape.stages));
     std::string_view word = next();
-    if (word.empty() || word.back() != ':') fail("a stage's line must begin with \"stage 0:\"");
+    if (word.empty() || word.back() != ':') fail("a stage line must begin with its number, as in \"stage 0:\"");
     word.remove_suffix(1);
     auto& actions = schedule_.stages[static_cast<size_t>(number(word, 0, shape.stages - 1, "the stage"))];
     for (word = next(); !word.empty(); word = next()) {
       actions.push_back(action(word));
-      if (++num_actions_ > kMaxScheduleActions) fail("more than {} actions", kMaxScheduleActions);
+      if (++num_actions_ > kMaxScheduleActions) fail("got more than the maximum of {} actions", kMaxScheduleActions);
     }
   }
 
@@ -123,7 +123,8 @@ class Reader {
       action.chunk =
           number(numbers.substr(dot + 1), 0, schedule_.shape.chunks - 1, fmt::format("the chunk of {}", quoted(word)));
     else if (schedule_.shape.chunks > 1)
-      fail("{} needs one of the {} chunks, as in {}.0", quoted(word), schedule_.shape.chunks, word.substr(0, 24));
+      fail("{}: the chunk number is missing; expected one of {} chunks, as in {}.0", quoted(word),
+           schedule_.shape.chunks, word.substr(0, 24));
     return action;
   }
 
@@ -137,7 +138,7 @@ class Reader {
 
   const std::string what_;
   PipelineSchedule schedule_;
-  std::string_view rest_;  // of the line
+  std::string_view rest_;  // unread rest of the line
   int line_ = 0;
   size_t num_actions_ = 0;
   bool headed_ = false;
@@ -145,7 +146,7 @@ class Reader {
 
 }  // namespace
 
-bool names_schedule_file(std::string_view schedule) {
+bool is_schedule_file_name(std::string_view schedule) {
   return schedule.ends_with(kScheduleSuffix);
 }
 
@@ -169,12 +170,12 @@ std::string write_schedule_text(const PipelineSchedule& schedule) {
 
 void check_fits(const PipelineSchedule& schedule, const ScheduleShape& shape) {
   const auto text = [](const ScheduleShape& s) {
-    return fmt::format("{} stages, {} chunks a stage and {} micro-batches", s.stages, s.chunks, s.micro_batches);
+    return fmt::format("{} stages, {} chunks per stage, {} micro-batches", s.stages, s.chunks, s.micro_batches);
   };
   if (schedule.shape != shape)
     throw UsageError(
-        fmt::format("pipeline schedule {} is for {}; this run has {} (parallel.pp, parallel.interleave, and "
-                    "the rows of a rank over train.micro_batch)",
+        fmt::format("pipeline schedule {}: got a schedule for {}; this training run has {} (parallel.pp, "
+                    "parallel.interleave, and the sequences per replica divided by train.micro_batch)",
                     schedule.name, text(schedule.shape), text(shape)));
 }
 

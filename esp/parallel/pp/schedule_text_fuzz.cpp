@@ -1,4 +1,4 @@
-// Any text is either rejected with an error, or a valid schedule that round-trips.
+// Fuzz target: any text is either rejected with an error, or a valid schedule that round-trips.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -49,19 +49,19 @@ TEST(PipelineScheduleText, RoundTrips) {
 TEST(PipelineScheduleText, ErrorNamesTheLine) {
   EXPECT_THAT(fault_of(""), HasSubstr("own.pipeline, line 0: a schedule must begin with"));
   EXPECT_THAT(fault_of("\nstages 2"), HasSubstr("line 2: a schedule must begin with \"espalier pipeline 1\""));
-  EXPECT_THAT(fault_of("espalier pipeline 2"), HasSubstr("version 2; this build reads version 1"));
+  EXPECT_THAT(fault_of("espalier pipeline 2"), HasSubstr("got version 2; expected 1"));
   EXPECT_THAT(fault_of("espalier pipeline 1 now"), HasSubstr("unexpected word \"now\""));
   EXPECT_THAT(fault_of(with("stages 2")), HasSubstr("line 4: stages is given twice"));
   EXPECT_THAT(fault_of("espalier pipeline 1\nstages 99999"),
               HasSubstr("stages: got \"99999\"; expected an integer from 1"));
   EXPECT_THAT(fault_of("espalier pipeline 1\nstage 0: F0"), HasSubstr("must be given before a stage"));
   EXPECT_THAT(fault_of(with("stage 1: F0")), HasSubstr("the stage: got \"1\"; expected an integer from 0 to 0"));
-  EXPECT_THAT(fault_of(with("stage 0 F0")), HasSubstr("must begin with \"stage 0:\""));
+  EXPECT_THAT(fault_of(with("stage 0 F0")), HasSubstr("must begin with its number, as in \"stage 0:\""));
   EXPECT_THAT(fault_of(with("stage 0: F0 X1")), HasSubstr("got \"X1\"; expected an action"));
   EXPECT_THAT(fault_of(with("stage 0: F")), HasSubstr("the micro-batch of \"F\": got \"\""));
   EXPECT_THAT(fault_of(with("stage 0: F2")), HasSubstr("expected an integer from 0 to 1"));
   EXPECT_THAT(fault_of(with("stage 0: F0.1")), HasSubstr("the chunk of \"F0.1\""));
-  EXPECT_THAT(fault_of(with("chunks 2\nstage 0: F0")), HasSubstr("one of the 2 chunks, as in F0.0"));
+  EXPECT_THAT(fault_of(with("chunks 2\nstage 0: F0")), HasSubstr("expected one of 2 chunks, as in F0.0"));
   EXPECT_THAT(fault_of(with("colour 3")), HasSubstr("got \"colour\"; expected stages"));
   EXPECT_THAT(fault_of(with("")), HasSubstr("no stage is listed"));
   EXPECT_THAT(fault_of("espalier pipeline 1\nstages 1024\nmicro_batches 65536\nstage 0: F0"), HasSubstr("more than"));
@@ -69,15 +69,15 @@ TEST(PipelineScheduleText, ErrorNamesTheLine) {
 
 TEST(PipelineScheduleText, RejectsInvalidSchedule) {
   EXPECT_THROW(parse_schedule_text(with("stage 0: F0 B0 F1"), "own"), UsageError);
-  EXPECT_THAT(fault_of(with("stage 0: F0 B0 F1")), HasSubstr("stage 0 lacks B1"));
+  EXPECT_THAT(fault_of(with("stage 0: F0 B0 F1")), HasSubstr("stage 0: B1 is missing"));
 }
 
-TEST(PipelineScheduleText, FitsOneShape) {
+TEST(PipelineScheduleText, RejectsScheduleOfAnotherShape) {
   const PipelineSchedule schedule = parse_schedule_text(kTwoStages, "own.pipeline");
   EXPECT_NO_THROW(check_fits(schedule, {2, 1, 3}));
   EXPECT_THROW(check_fits(schedule, {2, 1, 4}), UsageError);
-  EXPECT_TRUE(names_schedule_file("mine.pipeline"));
-  EXPECT_FALSE(names_schedule_file("1f1b"));
+  EXPECT_TRUE(is_schedule_file_name("mine.pipeline"));
+  EXPECT_FALSE(is_schedule_file_name("1f1b"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The table of pipeline schedules, with what theory says of each.
+// The table of pipeline schedules, with the theoretical time and memory of each.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -20,7 +20,8 @@ double filled_and_drained(const ScheduleShape& s, const StageTimes& t) {
 double filled_by_chunks(const ScheduleShape& s, const StageTimes& t) {
   return s.micro_batches * t.sum() + (s.stages - 1) * t.sum() / s.chunks;
 }
-// With fewer micro-batches than stages there is less to fill gaps with.
+// Step time if weight gradients fill the bubbles. With fewer micro-batches than stages there are too few weight
+// gradients to fill all of them.
 double gaps_filled(const ScheduleShape& s, const StageTimes& t) {
   return s.micro_batches * t.sum() + (s.stages - 1) * (t.forward + std::max(0.0, t.backward - t.weights)) +
          std::max(0, s.stages - s.micro_batches) * std::min(t.backward, t.weights);
@@ -43,13 +44,13 @@ int as_many_as_stages(const ScheduleShape& s, int) {
 }
 
 constexpr ScheduleRow kSchedules[] = {
-    {"none", "one micro-batch at a time, the other stages wait", Backward::whole, false, none_actions, one_by_one, one},
+    {"none", "one micro-batch at a time; the other stages wait", Backward::whole, false, none_actions, one_by_one, one},
     {"gpipe", "all forwards, then all backwards", Backward::whole, false, gpipe_actions, filled_and_drained, every},
-    {"1f1b", "one forward, one backward: few micro-batches alive", Backward::whole, false, one_f_one_b_actions,
-     filled_and_drained, distance_to_end},
-    {"interleaved", "1f1b over several chunks a stage: a smaller bubble for more traffic", Backward::whole, true,
+    {"1f1b", "one forward, one backward; fewer live activations than gpipe", Backward::whole, false,
+     one_f_one_b_actions, filled_and_drained, distance_to_end},
+    {"interleaved", "1f1b with several chunks per stage; smaller bubble, more traffic", Backward::whole, true,
      interleaved_actions, filled_by_chunks, warm_up_and_one},
-    {"zb-h1", "1f1b with weight gradients in the gaps", Backward::split, false, zb_h1_actions, gaps_filled,
+    {"zb-h1", "1f1b with weight gradients in the bubbles", Backward::split, false, zb_h1_actions, gaps_filled,
      as_many_as_stages},
 };
 
@@ -57,8 +58,8 @@ void check(const ScheduleRow& row, const ScheduleShape& shape) {
   const auto [P, v, m] = shape;
   if (P < 1 || v < 1 || m < 1)
     throw UsageError(fmt::format(
-        "pipeline schedule {} of {} stages, {} chunks a stage and {} micro-batches: each must be at least 1", row.name,
-        P, v, m));
+        "pipeline schedule {}: got {} stages, {} chunks per stage, {} micro-batches; expected at least 1 of each",
+        row.name, P, v, m));
   if (v > 1 && !row.chunked)
     throw UsageError(
         fmt::format("pipeline schedule {}: got {} chunks per stage; expected 1. Schedule interleaved supports several",
@@ -87,8 +88,8 @@ PipelineSchedule make_schedule(std::string_view name, const ScheduleShape& shape
   return schedule;
 }
 
-// P micro-batches at a time, as interleaved: more would leave the last stage's results waiting while the first still
-// sends, fewer would leave stages idle.
+// Processes P micro-batches at a time, as in the interleaved schedule. With more at a time, the results of the last
+// stage would wait while the first stage still sends. With fewer, stages would idle.
 PipelineSchedule forward_schedule(const ScheduleShape& shape) {
   std::vector<PipelineAction> actions;
   for (int first = 0; first < shape.micro_batches; first += shape.stages)
@@ -108,9 +109,9 @@ std::string name_of(const PipelineAction& action, int num_chunks) {
 namespace {
 
 std::optional<StageChunk> neighbour(const ScheduleShape& shape, int stage, int chunk, int by) {
-  const int piece = chunk * shape.stages + stage + by;
-  if (piece < 0 || piece >= shape.pieces()) return std::nullopt;
-  return StageChunk{piece % shape.stages, piece / shape.stages};
+  const int virtual_stage = chunk * shape.stages + stage + by;
+  if (virtual_stage < 0 || virtual_stage >= shape.virtual_stages()) return std::nullopt;
+  return StageChunk{virtual_stage % shape.stages, virtual_stage / shape.stages};
 }
 
 }  // namespace

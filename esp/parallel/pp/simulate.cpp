@@ -15,7 +15,7 @@ class Simulation {
         costs_(costs),
         forward_free_(schedule.stages.size(), 0),
         backward_free_(schedule.stages.size(), 0) {
-    const auto entries = static_cast<size_t>(schedule.shape.pieces() * schedule.shape.micro_batches);
+    const auto entries = static_cast<size_t>(schedule.shape.virtual_stages() * schedule.shape.micro_batches);
     forward_arrival_.assign(entries, kNever);
     backward_arrival_.assign(entries, kNever);
     timeline_.stages.resize(schedule.stages.size());
@@ -30,7 +30,7 @@ class Simulation {
     for (int stage = 0; stage < schedule_.shape.stages; ++stage) {
       StageTimeline& row = timeline_.stages[static_cast<size_t>(stage)];
       ESP_CHECK(row.actions.size() == schedule_.stages[static_cast<size_t>(stage)].size(),
-                "stage {} of an unchecked schedule waits forever", stage);
+                "deadlock: stage {} waits forever; call validate before simulate", stage);
       row.idle = timeline_.makespan - row.busy;
       row.peak_live = peak_live(schedule_, stage);
     }
@@ -40,24 +40,25 @@ class Simulation {
  private:
   static constexpr double kNever = -1;
 
-  size_t piece(const StageChunk& place) const {
-    return static_cast<size_t>(place.chunk * schedule_.shape.stages + place.stage);
+  size_t virtual_stage(const StageChunk& at_chunk) const {
+    return static_cast<size_t>(at_chunk.chunk * schedule_.shape.stages + at_chunk.stage);
   }
-  // When what the action needs from elsewhere is there; noted by the receiver's piece.
+  // Arrival time of the input that the action needs from another stage; written by the sender.
   double& arrival(const StageChunk& at, const PipelineAction& action) {
     auto& table = action.kind == ActionKind::forward ? forward_arrival_ : backward_arrival_;
-    return table[piece(at) * static_cast<size_t>(schedule_.shape.micro_batches) +
+    return table[virtual_stage(at) * static_cast<size_t>(schedule_.shape.micro_batches) +
                  static_cast<size_t>(action.micro_batch)];
   }
 
   double time_of(const StageChunk& at, ActionKind kind) const {
-    const StageTimes& times = costs_.pieces[piece(at)];
+    const StageTimes& times = costs_.virtual_stages[virtual_stage(at)];
     if (kind == ActionKind::forward) return times.forward;
     if (kind == ActionKind::weights) return times.weights;
     return schedule_.backward == Backward::split ? times.backward : times.backward + times.weights;
   }
 
-  // One message at a time and direction: edge k leads from stage k to the next.
+  // Time at which a message is delivered. Edge k is from stage k to the next and carries one message at a time per
+  // direction.
   double delivered(int from, const StageChunk& to, ActionKind kind, double ready) {
     if (costs_.transfers.empty() || to.stage == from) return ready;
     const auto edge = static_cast<size_t>(edge_of(kind, from, to.stage));
@@ -88,7 +89,7 @@ class Simulation {
 
   const PipelineSchedule& schedule_;
   const PipelineCosts& costs_;
-  std::vector<double> forward_free_, backward_free_;  // by edge
+  std::vector<double> forward_free_, backward_free_;  // indexed by edge
   std::vector<double> forward_arrival_, backward_arrival_;
   Timeline timeline_;
 };
@@ -98,7 +99,8 @@ class Simulation {
 PipelineCosts equal_costs(const ScheduleShape& shape, const StageTimes& stage, double transfer) {
   const double v = shape.chunks;
   PipelineCosts costs;
-  costs.pieces.assign(static_cast<size_t>(shape.pieces()), {stage.forward / v, stage.backward / v, stage.weights / v});
+  costs.virtual_stages.assign(static_cast<size_t>(shape.virtual_stages()),
+                              {stage.forward / v, stage.backward / v, stage.weights / v});
   if (transfer > 0) costs.transfers.assign(static_cast<size_t>(shape.stages), transfer);
   return costs;
 }
@@ -116,14 +118,15 @@ double Timeline::bubble_of_total() const {
 }
 
 Timeline simulate(const PipelineSchedule& schedule, const PipelineCosts& costs) {
-  ESP_CHECK(costs.pieces.size() == static_cast<size_t>(schedule.shape.pieces()), "{} costs for {} pieces",
-            costs.pieces.size(), schedule.shape.pieces());
+  ESP_CHECK(costs.virtual_stages.size() == static_cast<size_t>(schedule.shape.virtual_stages()),
+            "simulate: got the costs of {} virtual stages; expected {}", costs.virtual_stages.size(),
+            schedule.shape.virtual_stages());
   ESP_CHECK(costs.transfers.empty() || costs.transfers.size() == schedule.stages.size());
   return Simulation(schedule, costs).run();
 }
 
 double exposed_transfer(const PipelineSchedule& schedule, const PipelineCosts& costs) {
-  return simulate(schedule, costs).makespan - simulate(schedule, {costs.pieces, {}}).makespan;
+  return simulate(schedule, costs).makespan - simulate(schedule, {costs.virtual_stages, {}}).makespan;
 }
 
 }  // namespace esp::parallel

@@ -11,13 +11,13 @@
 namespace esp::parallel {
 
 struct PipelineCosts {
-  std::vector<StageTimes> pieces;  // per micro-batch, by piece c·P + k
-  // Time of one message over the edge from stage k to the next (the last edge leads to the first stage), in either
-  // direction. Empty: free.
+  std::vector<StageTimes> virtual_stages;  // times per micro-batch, by virtual stage c·P + k
+  // Time of one message on each edge, in either direction. Edge k is from stage k to the next; the last edge leads to
+  // the first stage. Empty: transfers take no time.
   std::vector<double> transfers;
 };
 
-// Equal stages, with v chunks of 1/v each, and equal edges.
+// Costs for equal stages and equal edges. A stage has v chunks; each chunk takes 1/v of the time of the stage.
 PipelineCosts equal_costs(const ScheduleShape& shape, const StageTimes& stage, double transfer = 0);
 
 struct TimedAction {
@@ -27,21 +27,21 @@ struct TimedAction {
 
 struct StageTimeline {
   std::vector<TimedAction> actions;
-  double busy = 0, idle = 0;  // idle: of the makespan
-  int peak_live = 0;          // chunk activations held at once
+  double busy = 0, idle = 0;  // idle: the makespan minus busy
+  int peak_live = 0;          // maximum number of live chunk activations
 };
 
 struct Timeline {
   double makespan = 0;
   std::vector<StageTimeline> stages;
-  // Idle time of all stages, relative to their compute time and to their total time.
+  // Idle time of all stages, divided by their compute time (of_ideal) or by their total time (of_total).
   double bubble_of_ideal() const;
   double bubble_of_total() const;
 };
 
 Timeline simulate(const PipelineSchedule& schedule, const PipelineCosts& costs);
 
-// Step time minus the step time with free transfers.
+// Returns the step time minus the step time if transfers took no time.
 double exposed_transfer(const PipelineSchedule& schedule, const PipelineCosts& costs);
 
 }  // namespace esp::parallel

@@ -1,5 +1,5 @@
-// Actions of one stage per schedule: the functions behind the table in schedules.cpp. Backwards run in ascending
-// micro-batch order, so gradients add up in the same order as in a single process.
+// Functions that list the actions of one stage, one per schedule of the table in schedules.cpp. Backwards run in
+// ascending micro-batch order, so gradients add up in the same order as in a single process.
 #pragma once
 
 #include <vector>

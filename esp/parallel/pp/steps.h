@@ -17,8 +17,8 @@ enum class StepKind : uint8_t { receive, compute, send };
 
 struct StageStep {
   StepKind kind = StepKind::compute;
-  PipelineAction action;  // receive: the consumer; send: the producer
-  int peer = -1;          // stage at the other end
+  PipelineAction action;  // receive: the action that needs the data; send: the action that produced it
+  int peer = -1;          // the stage at the other end
   bool operator==(const StageStep&) const = default;
 };
 
@@ -29,8 +29,8 @@ struct StagePlan {
   std::vector<StageStep> steps;
 };
 
-// The edge a message uses: edge k is from stage k to the next (the last one's to the first); gradients use it
-// backwards.
+// The edge of a message. Edge k is from stage k to the next (the last one's to the first); gradients use it in the
+// opposite direction.
 inline int edge_of(ActionKind kind, int from, int to) {
   return kind == ActionKind::forward ? from : to;
 }

@@ -25,13 +25,13 @@ Tensor random(const tensor::Context& context, const tensor::Shape& shape, uint64
 ToyStage::ToyStage(const tensor::Context& context, const ToyOptions& options, const ScheduleShape& shape, int stage,
                    std::vector<int> cuts)
     : context_(context), options_(options), shape_(shape), stage_(stage) {
-  ESP_CHECK(cuts.size() == static_cast<size_t>(shape.pieces()) + 1 && cuts.back() == options.units);
+  ESP_CHECK(cuts.size() == static_cast<size_t>(shape.virtual_stages()) + 1 && cuts.back() == options.units);
   by_chunk_.resize(static_cast<size_t>(shape.chunks));
   units_.resize(static_cast<size_t>(shape.chunks));
   for (int chunk = 0; chunk < shape.chunks; ++chunk) {
-    const auto piece = static_cast<size_t>(chunk * shape.stages + stage);
-    if (has_first(chunk) && options.memory) maker_ = &add(chunk, -1, 0, {options.width, options.width}).weight;
-    for (int unit = cuts[piece]; unit < cuts[piece + 1]; ++unit) {
+    const auto virtual_stage = static_cast<size_t>(chunk * shape.stages + stage);
+    if (has_first(chunk) && options.memory) memory_weight_ = &add(chunk, -1, 0, {options.width, options.width}).weight;
+    for (int unit = cuts[virtual_stage]; unit < cuts[virtual_stage + 1]; ++unit) {
       const tensor::Shape shapes[] = {
           {options.width, options.hidden}, {options.hidden}, {options.hidden, options.width}, {options.width}};
       for (int part = 0; part < 4; ++part)
@@ -71,14 +71,15 @@ StageTensorShapes ToyStage::output_shape(int chunk, int micro_batch) const {
   return input_shape(chunk, micro_batch);
 }
 
-Stage::ForwardResult ToyStage::forward(int chunk, int micro_batch, autograd::Tape& tape, const StageTensors& input) {
+PipelineStage::ForwardResult ToyStage::forward(int chunk, int micro_batch, autograd::Tape& tape,
+                                               const StageTensors& input) {
   const auto i = static_cast<size_t>(micro_batch);
   ForwardResult output;
   output.carried = input;
   auto& [x, memory] = output.carried;
   if (has_first(chunk)) {
     x = Variable(inputs_[i]);
-    if (maker_) memory = autograd::linear(tape, x, *maker_, nullptr);
+    if (memory_weight_) memory = autograd::linear(tape, x, *memory_weight_, nullptr);
   }
   const auto& weights = units_[static_cast<size_t>(chunk)];
   for (size_t w = 0; w < weights.size(); w += 4) {

@@ -1,5 +1,6 @@
-// A stack of small MLPs with a classifier, partitioned into pipeline pieces: a fully known model for tests and for the
-// lab's pictures. Weights and data are functions of the unit and the micro-batch, so every partition is the same model.
+// A stack of small MLPs with a classifier, partitioned into virtual stages. Tests and the figures of the lab use it as
+// a small deterministic model. Weights and data are functions of the unit and the micro-batch, so every partition is
+// the same model.
 #pragma once
 
 #include <deque>
@@ -10,16 +11,16 @@
 namespace esp::parallel {
 
 struct ToyOptions {
-  int units = 4;  // MLPs, excluding the classifier
+  int units = 4;  // number of MLPs, without the classifier
   int64_t rows = 6, width = 8, hidden = 12, classes = 5;
-  bool uneven = false;  // odd micro-batches have one row less
-  bool memory = false;  // every MLP also reads a memory tensor made by the first piece
+  bool uneven = false;  // odd micro-batches have one row fewer
+  bool memory = false;  // every MLP also reads a memory tensor that the first virtual stage computes
   DType dtype = DType::f64;
 };
 
-class ToyStage final : public Stage {
+class ToyStage final : public PipelineStage {
  public:
-  // Piece q of the model is the units [cuts[q], cuts[q + 1]).
+  // Virtual stage q contains the units [cuts[q], cuts[q + 1]).
   ToyStage(const tensor::Context& context, const ToyOptions& options, const ScheduleShape& shape, int stage,
            std::vector<int> cuts);
 
@@ -29,14 +30,14 @@ class ToyStage final : public Stage {
   std::span<autograd::Weight* const> weights(int chunk) const override;
 
   struct ToyWeight {
-    int unit;  // options.units: the classifier; -1: what makes the memory
+    int unit;  // options.units: the classifier; -1: the layer that computes the memory tensor
     int part;
     autograd::Weight weight;
     int num_ready = 0;
   };
   std::deque<ToyWeight>& all() { return all_; }
-  double loss() const { return loss_; }  // summed since the last call of begin_step
-  void begin_step();                     // gradients count as zero from here
+  double loss() const { return loss_; }  // sum since the last call of begin_step
+  void begin_step();                     // marks all gradients as zero
 
  private:
   ToyWeight& add(int chunk, int unit, int part, const tensor::Shape& shape);
@@ -50,9 +51,9 @@ class ToyStage final : public Stage {
   const int stage_;
   std::deque<ToyWeight> all_;
   std::vector<std::vector<autograd::Weight*>> by_chunk_;
-  std::vector<std::vector<autograd::Weight*>> units_;  // by chunk, four a unit: w1 b1 w2 b2
-  autograd::Weight *maker_ = nullptr, *classifier_ = nullptr;
-  std::vector<tensor::Tensor> inputs_, targets_;  // by micro-batch, where this stage needs them
+  std::vector<std::vector<autograd::Weight*>> units_;  // indexed by chunk; four weights per unit: w1 b1 w2 b2
+  autograd::Weight *memory_weight_ = nullptr, *classifier_ = nullptr;
+  std::vector<tensor::Tensor> inputs_, targets_;  // indexed by micro-batch; only on the stages that need them
   double loss_ = 0;
 };
 

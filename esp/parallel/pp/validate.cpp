@@ -47,13 +47,13 @@ class Validator {
 
   void check_shape() const {
     if (shape_.stages < 1 || shape_.chunks < 1 || shape_.micro_batches < 1)
-      fail("{} stages, {} chunks a stage and {} micro-batches: each must be at least 1", shape_.stages, shape_.chunks,
-           shape_.micro_batches);
+      fail("got {} stages, {} chunks per stage, {} micro-batches; expected at least 1 of each", shape_.stages,
+           shape_.chunks, shape_.micro_batches);
     if (schedule_.stages.size() != static_cast<size_t>(shape_.stages))
       fail("got the actions of {} stages; expected {}", schedule_.stages.size(), shape_.stages);
   }
 
-  // Where each action of the stage is; by kind, chunk and micro-batch.
+  // Index of an action by kind, chunk and micro-batch.
   size_t index(const PipelineAction& action) const {
     return (static_cast<size_t>(action.kind) * static_cast<size_t>(shape_.chunks) + static_cast<size_t>(action.chunk)) *
                static_cast<size_t>(shape_.micro_batches) +
@@ -66,12 +66,14 @@ class Validator {
     for (size_t i = 0; i < actions.size(); ++i) {
       const PipelineAction& action = actions[i];
       if (action.chunk < 0 || action.chunk >= shape_.chunks)
-        fail("{}: chunk {}, of {} a stage", place(stage, i), action.chunk, shape_.chunks);
+        fail("{}: got chunk {}; expected less than {}, the number of chunks per stage", place(stage, i), action.chunk,
+             shape_.chunks);
       if (action.micro_batch < 0 || action.micro_batch >= shape_.micro_batches)
-        fail("{}: micro-batch {}, of {}", place(stage, i), action.micro_batch, shape_.micro_batches);
+        fail("{}: got micro-batch {}; expected less than {}, the number of micro-batches", place(stage, i),
+             action.micro_batch, shape_.micro_batches);
       if (!has(action.kind))
-        fail("{}: this schedule has no such actions, since its backward is {}", place(stage, i),
-             schedule_.backward == Backward::none ? "left out" : "not split");
+        fail("{}: this kind of action is not allowed, because the schedule {}", place(stage, i),
+             schedule_.backward == Backward::none ? "has no backward" : "does not split the backward");
       if (int& at = at_[index(action)]; at != kAbsent)
         fail("{}: duplicate of action {}", place(stage, i), at);
       else
@@ -82,7 +84,7 @@ class Validator {
         for (int i = 0; i < shape_.micro_batches; ++i) {
           const PipelineAction action{static_cast<ActionKind>(kind), chunk, i};
           if (has(action.kind) && at_[index(action)] == kAbsent)
-            fail("stage {} lacks {} among its {} actions", stage, name(action), actions.size());
+            fail("stage {}: {} is missing from its {} actions", stage, name(action), actions.size());
         }
   }
 
@@ -95,12 +97,13 @@ class Validator {
           fail("{} comes before {} (action {}); {}", place(stage, i), name(before), at_[index(before)], why);
       };
       if (action.kind == ActionKind::backward)
-        wants({ActionKind::forward, action.chunk, action.micro_batch}, "backward needs what forward left");
+        wants({ActionKind::forward, action.chunk, action.micro_batch}, "backward needs the activations of the forward");
       if (action.kind == ActionKind::weights)
-        wants({ActionKind::backward, action.chunk, action.micro_batch}, "weight gradients need the outputs' gradients");
+        wants({ActionKind::backward, action.chunk, action.micro_batch},
+              "weight gradients need the output gradients of the backward");
       if (action.micro_batch > 0)
         wants({action.kind, action.chunk, action.micro_batch - 1},
-              "micro-batches go in ascending order, so that gradients add up as in one process");
+              "micro-batches must be in ascending order, so that gradients are summed as in one process");
     }
   }
 
@@ -108,7 +111,8 @@ class Validator {
     return static_cast<size_t>(2 * edge_of(kind, from, to) + (kind == ActionKind::forward ? 0 : 1));
   }
 
-  // Every message by the action that needs it.
+  // Checks that the sender and the receiver of every channel use the same order of messages. A message is identified by
+  // the action that needs it.
   void check_channels() const {
     std::vector<std::vector<PipelineAction>> sent(static_cast<size_t>(2 * shape_.stages)), received = sent;
     for (const StagePlan& plan : plans_)
@@ -129,37 +133,39 @@ class Validator {
         for (size_t i = 0; i < received[at].size(); ++i)
           if (received[at][i] != sent[at][i])
             fail(
-                "stage {} wants what {} needs as number {} from stage {}, which sends what {} needs then; neighbours "
-                "must take them in one order",
+                "stage {} expects the input of {} as message {} from stage {}, which sends the input of {}; neighbours "
+                "must use the same message order",
                 to, name(received[at][i]), i, from, name(sent[at][i]));
       }
   }
 
-  // Runs all stages' steps, each as far as possible, until all are done or none can move. A channel holds this many
-  // unreceived messages.
-  void check_progress(int room) const {
+  // Runs the steps of all stages until all are done or none can proceed, which is a deadlock. A channel holds at most
+  // `capacity` unreceived messages.
+  void check_progress(int capacity) const {
     const auto num_channels = static_cast<size_t>(2 * shape_.stages);
     std::vector<size_t> next(plans_.size(), 0);
-    std::vector<int> unasked(num_channels, 0);  // negative: received before they were sent
-    std::vector<bool> here(static_cast<size_t>(kNumKinds * shape_.pieces() * shape_.micro_batches), false);
+    std::vector<int> unreceived(num_channels, 0);  // messages sent minus receives started; may be negative
+    std::vector<bool> available(static_cast<size_t>(kNumKinds * shape_.virtual_stages() * shape_.micro_batches), false);
     const auto slot = [&](const StageChunk& at, const PipelineAction& action) {
-      const int piece = at.chunk * shape_.stages + at.stage;
-      return static_cast<size_t>((static_cast<int>(action.kind) * shape_.pieces() + piece) * shape_.micro_batches +
+      const int virtual_stage = at.chunk * shape_.stages + at.stage;
+      return static_cast<size_t>((static_cast<int>(action.kind) * shape_.virtual_stages() + virtual_stage) *
+                                     shape_.micro_batches +
                                  action.micro_batch);
     };
     const auto can = [&](const StagePlan& plan, const StageStep& step) {
       if (step.kind == StepKind::compute)
-        return !source_of(shape_, plan.stage, step.action) || here[slot({plan.stage, step.action.chunk}, step.action)];
-      return step.kind == StepKind::receive || unasked[channel(step.action.kind, plan.stage, step.peer)] < room;
+        return !source_of(shape_, plan.stage, step.action) ||
+               available[slot({plan.stage, step.action.chunk}, step.action)];
+      return step.kind == StepKind::receive || unreceived[channel(step.action.kind, plan.stage, step.peer)] < capacity;
     };
     const auto take = [&](const StagePlan& plan, const StageStep& step) {
       if (step.kind == StepKind::receive) {
-        --unasked[channel(step.action.kind, step.peer, plan.stage)];
+        --unreceived[channel(step.action.kind, step.peer, plan.stage)];
         return;
       }
       const auto to = destination_of(shape_, plan.stage, step.action);
-      if (step.kind == StepKind::send) ++unasked[channel(step.action.kind, plan.stage, step.peer)];
-      if (step.kind == StepKind::send || (to && to->stage == plan.stage)) here[slot(*to, step.action)] = true;
+      if (step.kind == StepKind::send) ++unreceived[channel(step.action.kind, plan.stage, step.peer)];
+      if (step.kind == StepKind::send || (to && to->stage == plan.stage)) available[slot(*to, step.action)] = true;
     };
     for (bool moved = true; moved;) {
       moved = false;
@@ -178,16 +184,16 @@ class Validator {
     size_t at = 0;
     while (actions[at] != step.action) ++at;
     if (step.kind == StepKind::send)
-      fail("{} waits forever to hand its result to stage {}, which takes others first", place(plan.stage, at),
-           step.peer);
+      fail("{} waits forever to send its result to stage {}, which receives other messages first",
+           place(plan.stage, at), step.peer);
     const StageChunk source = *source_of(shape_, plan.stage, step.action);
-    fail("{} waits forever for {} of stage {}, which waits for it", place(plan.stage, at),
+    fail("{} waits forever for {} of stage {}, which waits for this stage", place(plan.stage, at),
          name({step.action.kind, source.chunk, step.action.micro_batch}), source.stage);
   }
 
   const PipelineSchedule& schedule_;
   const ScheduleShape shape_;
-  std::vector<int> at_;  // of the stage looked at
+  std::vector<int> at_;  // position of each action in the list of the stage being checked
   std::vector<StagePlan> plans_;
 };
 

@@ -1,5 +1,5 @@
-// ZB-H1 (Qi et al. 2023, Zero Bubble Pipeline Parallelism): 1F1B whose backward computes only the input gradients,
-// which the previous stage waits for. Weight gradients, which no stage waits for, fill the bubbles: stage k delays k of
+// ZB-H1 (Qi et al. 2023, Zero Bubble Pipeline Parallelism): 1F1B whose backward computes only the input gradients, for
+// which the previous stage waits. No stage waits for weight gradients, so they fill the bubbles: stage k delays k of
 // them.
 #include "esp/parallel/pp/stage_actions.h"
 

@@ -8,16 +8,16 @@
 namespace esp::parallel {
 namespace {
 
-using enum MatrixCut;
+using enum MatrixSharding;
 using tensor::Tensor;
 
 constexpr int64_t kWidths[] = {24, 36, 60, 12}, kColumns = 5;
 
-ChainPlan plan(int ranks, std::vector<MatrixCut> cuts) {
+ChainPlan plan(int ranks, std::vector<MatrixSharding> cuts) {
   return plan_chain(kWidths, kColumns, ranks, std::move(cuts));
 }
 
-TEST(Chain, TheTwoPartitionsOfThreeMatricesCostWhatTheFormulasSay) {
+TEST(Chain, CostOfThreeMatricesMatchesFormulas) {
   for (const int t : {2, 3, 4}) {
     const ChainPlan first = plan(t, {out, in, in}), second = plan(t, {out, out, in});
     EXPECT_EQ(first.elements_sent(), (t - 1) * kColumns * (kWidths[2] + 2 * kWidths[3]));
@@ -27,10 +27,10 @@ TEST(Chain, TheTwoPartitionsOfThreeMatricesCostWhatTheFormulasSay) {
   }
 }
 
-// Every choice, run by ranks: y is that of one, and the counters say what the plan says.
-TEST(Chain, EveryChoiceGivesSameResultAndPlannedTraffic) {
-  ModelRank alone;
-  const Tensor one = run_chain(alone.context, nullptr, plan(1, {whole, whole, whole}));
+// Runs every combination: y must equal the y of one rank, and the bytes sent must equal the plan.
+TEST(Chain, EveryShardingGivesSameResultAndPlannedTraffic) {
+  ModelRank single_rank;
+  const Tensor one = run_chain(single_rank.context, nullptr, plan(1, {whole, whole, whole}));
   for (const int t : {2, 3, 4})
     for (const ChainPlan& choice : all_chains(kWidths, kColumns, t)) {
       std::vector<uint64_t> sent(static_cast<size_t>(t));
@@ -56,13 +56,14 @@ TEST(Chain, EveryChoiceGivesSameResultAndPlannedTraffic) {
     }
 }
 
-TEST(Chain, ListsAllChoicesCheapestFirst) {
+TEST(Chain, SortsShardingsByCommunication) {
   const auto plans = all_chains(kWidths, kColumns, 4);
   EXPECT_EQ(plans.size(), 27u);
   EXPECT_EQ(plans[0].text(), "whole whole whole");
   EXPECT_EQ(plans[0].elements_sent(), 0);
-  const auto divided = std::find_if(plans.begin(), plans.end(), [](const auto& p) { return p.divides_all(); });
-  // d₁ + 2d₃ = 60 against d₂ + 2d₃ = 84, 2d₂ + d₃ = 132, d₁ + d₂ + d₃ = 108 and those that begin by inputs.
+  const auto divided = std::find_if(plans.begin(), plans.end(), [](const auto& p) { return p.shards_all(); });
+  // Without replicated matrices the cheapest choice sends d₁ + 2d₃ = 60. The other chains whose first matrix is sharded
+  // by outputs send d₂ + 2d₃ = 84, d₁ + d₂ + d₃ = 108 or 2d₂ + d₃ = 132.
   EXPECT_EQ(divided->text(), "out out in");
   EXPECT_EQ(divided->weights_held() * 4, 24 * 36 + 36 * 60 + 60 * 12);
 }

@@ -16,7 +16,7 @@ Tensor dropped(const tensor::Context& context, const Tensor& x, double rate, con
   shape.cols = x.dim(-1);
   shape.rate = rate;
   const size_t row_bytes = static_cast<size_t>(shape.cols) * size_of(x.dtype());
-  rows.for_each_run([&](int64_t row, int64_t global, int64_t count) {
+  rows.for_each_range([&](int64_t row, int64_t global, int64_t count) {
     shape.first_row = global;
     shape.rows = count;
     const size_t at = static_cast<size_t>(row) * row_bytes;
@@ -30,7 +30,7 @@ class DropoutNode final : public autograd::Node {
   DropoutNode(int x, int y, double rate, const kernel::DropoutKey& key, const StreamRows& rows)
       : x_(x), y_(y), rate_(rate), key_(key), rows_(rows) {}
   void backward_input(Tape& tape) override {
-    tape.give_gradient(x_, dropped(tape.context(), tape.gradient_of(y_), rate_, key_, rows_));
+    tape.accumulate_gradient(x_, dropped(tape.context(), tape.gradient_of(y_), rate_, key_, rows_));
   }
 
  private:
@@ -44,9 +44,11 @@ class DropoutNode final : public autograd::Node {
 
 Variable dropout(Tape& tape, const Variable& x, double rate, const kernel::DropoutKey& key, const StreamRows& rows) {
   if (rate == 0) return x;
-  ESP_CHECK(x.value().rows() == rows.count, "{} rows numbered for {}", rows.count, x.shape().text());
+  ESP_CHECK(x.value().rows() == rows.count,
+            "dropout: got {} row numbers, a stream of shape {}; expected one row number per row", rows.count,
+            x.shape().text());
   Variable y = dropped(tape.context(), x.value(), rate, key, rows);
-  if (!tape.wants({&x})) return y;
+  if (!tape.must_record({&x})) return y;
   y = tape.output(y.value());
   tape.record<DropoutNode>(1, x.slot(), y.slot(), rate, key, rows);
   return y;

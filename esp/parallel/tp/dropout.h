@@ -1,4 +1,5 @@
-// Dropout of a stream with local rows only, numbered as in the whole batch.
+// Dropout of a residual stream whose rows are sharded. The mask is indexed by the rows of the whole batch, so it does
+// not depend on the sharding.
 #pragma once
 
 #include "esp/autograd/tape.h"

@@ -7,9 +7,9 @@
 
 namespace esp::parallel {
 
-// Like autograd::linear_cross_entropy: one block of rows at a time, gradients computed in forward. Per row only 3
-// numbers are exchanged instead of its logits. `x` is the stream; `w` and `b` are sharded by rows. All ranks return
-// equal losses.
+// Like autograd::linear_cross_entropy: processes one block of rows at a time and computes the gradients in forward. The
+// ranks exchange 3 numbers per row instead of the logits. `x` is the stream; `w` and `b` are sharded by rows. All ranks
+// return equal losses.
 autograd::Loss vocab_parallel_cross_entropy(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x,
                                             const nn::Parameter& w, const nn::Parameter* b,
                                             const tensor::Tensor& targets, double scale, int64_t batch);

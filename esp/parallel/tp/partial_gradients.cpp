@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "esp/device/gpu.h"
-#include "esp/parallel/regions.h"
+#include "esp/parallel/model_parallel_ops.h"
 #include "esp/parallel/tp/tp_communicator.h"
 
 namespace esp::parallel {
@@ -10,98 +10,100 @@ namespace {
 
 using tensor::Tensor;
 
-// Sits between a weight and the consumer of its gradient. All ranks of the axis run the same tape, so units complete in
+// Sums partial gradients over the tensor axis. It replaces the `on_ready` callback of each weight with a partial
+// gradient and calls the original callback after the sum. All ranks of the axis run the same tape, so units complete in
 // the same order on all ranks.
-class SummedParts final : public PartialGradients {
+class TpGradientReducer final : public PartialGradients {
  public:
-  SummedParts(const Mesh& mesh, nn::ParameterList& parameters, const tensor::Context& context, Duration timeout)
+  TpGradientReducer(const Mesh& mesh, nn::ParameterList& parameters, const tensor::Context& context, Duration timeout)
       : context_(context), tp_comm_(*mesh.group(MeshAxis::tensor), timeout, nullptr) {
     units_.resize(parameters.units().size());
     for (size_t u = 0; u < units_.size(); ++u)
       for (nn::Parameter* p : parameters.units()[u].parameters) {
         if (!p->partial || !p->weight.trained) continue;
-        const size_t place = units_[u].size();
+        const size_t index = units_[u].size();
         units_[u].push_back({&p->weight, std::move(p->weight.on_ready), false});
-        p->weight.on_ready = [this, u, place] { arrived(units_[u], place); };
+        p->weight.on_ready = [this, u, index] { arrived(units_[u], index); };
       }
   }
-  ~SummedParts() override {
+  ~TpGradientReducer() override {
     for (Unit& unit : units_)
-      for (Part& part : unit) part.weight->on_ready = std::move(part.told);
+      for (GradientEntry& entry : unit) entry.weight->on_ready = std::move(entry.on_ready_callback);
   }
 
   void begin_pass(bool gradients_leave) override {
-    leaving_ = gradients_leave;
+    reduces_ = gradients_leave;
     for (Unit& unit : units_)
-      for (Part& part : unit) part.arrived = false;
+      for (GradientEntry& entry : unit) entry.arrived = false;
   }
-  // The remaining units have a weight that was not used in this pass.
+  // Some units may still be incomplete because this pass did not use all of their weights. Sums the gradients of these
+  // units over the tensor ranks.
   void end_pass() override {
-    if (leaving_)
+    if (reduces_)
       for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) sum(*unit);
-    leaving_ = false;
+    reduces_ = false;
   }
 
  private:
-  struct Part {
+  struct GradientEntry {
     autograd::Weight* weight;
-    std::function<void()> told;
+    std::function<void()> on_ready_callback;
     bool arrived;
   };
-  using Unit = std::vector<Part>;
+  using Unit = std::vector<GradientEntry>;
 
-  void arrived(Unit& unit, size_t place) {
-    if (!leaving_) {
-      if (unit[place].told) unit[place].told();
+  void arrived(Unit& unit, size_t index) {
+    if (!reduces_) {
+      if (unit[index].on_ready_callback) unit[index].on_ready_callback();
       return;
     }
-    unit[place].arrived = true;
-    for (const Part& part : unit)
-      if (!part.arrived) return;
+    unit[index].arrived = true;
+    for (const GradientEntry& entry : unit)
+      if (!entry.arrived) return;
     sum(unit);
   }
 
-  // One packed all-reduce for all complete units; then their `on_ready` callbacks run.
+  // Sums the arrived gradients of `unit` in one packed all-reduce, then calls their original `on_ready` callbacks.
   void sum(Unit& unit) {
     int64_t count = 0;
     DType type = DType::f32;
-    for (const Part& part : unit)
-      if (part.arrived) {
-        count += part.weight->gradient().count();
-        type = part.weight->grad.dtype();
+    for (const GradientEntry& entry : unit)
+      if (entry.arrived) {
+        count += entry.weight->gradient().count();
+        type = entry.weight->grad.dtype();
       }
     if (count == 0) return;
     const Tensor packed = tensor::empty(context_, {count}, type, device::MemoryCategory::buffer);
-    each(unit, packed, [this](Part& part, std::byte* at) {
-      device::copy(at, part.weight->grad.data(), bytes(part), context_.stream);
+    each(unit, packed, [this](GradientEntry& entry, std::byte* at) {
+      device::copy(at, entry.weight->grad.data(), bytes(entry), context_.stream);
     });
     tp_comm_.run_all_reduce(packed);
-    each(unit, packed, [this](Part& part, std::byte* at) {
-      part.weight->gradient();
-      device::copy(part.weight->grad.data(), at, bytes(part), context_.stream);
+    each(unit, packed, [this](GradientEntry& entry, std::byte* at) {
+      entry.weight->gradient();
+      device::copy(entry.weight->grad.data(), at, bytes(entry), context_.stream);
     });
-    for (Part& part : unit)
-      if (std::exchange(part.arrived, false) && part.told) part.told();
+    for (GradientEntry& entry : unit)
+      if (std::exchange(entry.arrived, false) && entry.on_ready_callback) entry.on_ready_callback();
   }
 
-  static size_t bytes(const Part& part) { return part.weight->grad.bytes(); }
+  static size_t bytes(const GradientEntry& entry) { return entry.weight->grad.bytes(); }
   template <typename F>
   static void each(Unit& unit, const Tensor& packed, F f) {
     std::byte* at = packed.as<std::byte>();
-    for (Part& part : unit) {
-      if (!part.arrived) continue;
-      f(part, at);
-      at += bytes(part);
+    for (GradientEntry& entry : unit) {
+      if (!entry.arrived) continue;
+      f(entry, at);
+      at += bytes(entry);
     }
   }
 
   tensor::Context context_;
   TpCommunicator tp_comm_;
   std::vector<Unit> units_;
-  bool leaving_ = false;
+  bool reduces_ = false;
 };
 
-class NothingPartial final : public PartialGradients {
+class NoPartialGradients final : public PartialGradients {
  public:
   void begin_pass(bool) override {}
   void end_pass() override {}
@@ -111,8 +113,8 @@ class NothingPartial final : public PartialGradients {
 
 std::unique_ptr<PartialGradients> make_partial_gradients(const Mesh& mesh, nn::ParameterList& parameters,
                                                          const tensor::Context& context, Duration timeout) {
-  if (!mesh.group(MeshAxis::tensor)) return std::make_unique<NothingPartial>();
-  return std::make_unique<SummedParts>(mesh, parameters, context, timeout);
+  if (!mesh.group(MeshAxis::tensor)) return std::make_unique<NoPartialGradients>();
+  return std::make_unique<TpGradientReducer>(mesh, parameters, context, timeout);
 }
 
 }  // namespace esp::parallel

@@ -1,8 +1,9 @@
-// GEMMs of a sharded matrix with the stream on one side, overlapped with the communication of the stream's rows.
+// Column-parallel and row-parallel GEMMs on the residual stream, overlapped with the communication of its rows.
 //
-// Overlap (Wang et al. 2023 split both sides alike): local rows are multiplied while remote rows arrive; finished rows
-// are sent while the next are multiplied. A GEMM's bits are those of the whole, because rows are independent. Where
-// three or more partial sums are added, the order depends on the partition.
+// Overlap: local rows are multiplied while remote rows arrive; finished rows are sent while the next rows are
+// multiplied (Wang et al. 2023 split both sides alike). The result has the same bits as one GEMM over all
+// rows, because rows are independent. With three or more ranks, the order in which partial sums are added depends on
+// the partition into pieces.
 #pragma once
 
 #include "esp/kernel/gemm.h"
@@ -10,22 +11,22 @@
 
 namespace esp::parallel {
 
-// The stream as GEMM input, and again when the weight gradients are computed. With sharded rows only the local rows are
-// kept in between, unless the axis says otherwise.
+// The residual stream as the input of a GEMM in forward and of the weight-gradient GEMM in backward. If the rows are
+// sharded, only the local rows are stored between forward and backward, unless axis.keep_gathered is set.
 class StreamInput {
  public:
   StreamInput(const TensorAxis& axis, const autograd::Variable& x, int64_t batch);
 
   const tensor::Shape& shape() const { return shape_; }  // [B, T, dim], all rows
-  // y = x·W with the epilogue of `options`.
-  void product(const tensor::Context& context, const tensor::Tensor& y, const tensor::Tensor& w,
-               const kernel::GemmOptions& options);
-  // Call before the GEMM's node is recorded; the gradient of all rows goes to `slot`.
+  // Computes y = x·W with the epilogue of `options`.
+  void gemm_into(const tensor::Context& context, const tensor::Tensor& y, const tensor::Tensor& w,
+                 const kernel::GemmOptions& options);
+  // Call before the GEMM's node is recorded. The gradient of all rows goes to `slot`.
   void record(autograd::Tape& tape);
   int slot() const { return slot_; }
 
-  void start_again(const tensor::Context& context);  // starts the gather that `again` waits for
-  const tensor::Tensor& again();                     // all rows
+  void start_regather(const tensor::Context& context);  // starts the all-gather that `regathered` waits for
+  const tensor::Tensor& regathered();                   // all rows
 
  private:
   TensorAxis axis_;
@@ -36,11 +37,11 @@ class StreamInput {
   Work work_;
 };
 
-// Σ over the axis of h·W, h [B, T, local]: the stream.
+// Row-parallel GEMM: h·W with h [B, T, local], summed over the axis → the stream.
 tensor::Tensor gemm_to_stream(const tensor::Context& context, const TensorAxis& axis, const tensor::Tensor& h,
                               const tensor::Tensor& w);
-// Input gradient of such a GEMM, from the gradient of the stream: into = dy·Wᵀ with the epilogue of `options`. Returns
-// dy with all rows.
+// Computes the input gradient of a row-parallel GEMM from dy, the gradient of the stream: into = dy·Wᵀ with the
+// epilogue of `options`. Returns dy with all rows.
 tensor::Tensor gemm_from_stream(const tensor::Context& context, const TensorAxis& axis,
                                 const autograd::GradientTarget& into, const tensor::Tensor& dy, const tensor::Tensor& w,
                                 const kernel::GemmOptions& options = {});

@@ -1,5 +1,6 @@
-// Maps the rows of a local stream to rows of the whole batch. A rank of the context axis has runs of each sequence's
-// tokens (nn::TokenMap); with sequence parallel, a part of the concatenation of those of all its sequences.
+// Maps the rows of the local stream to rows of the whole batch. With context parallelism, a rank has contiguous token
+// ranges of each sequence (nn::TokenMap). With sequence parallelism, a rank has only a part of the concatenated tokens
+// of these sequences.
 #pragma once
 
 #include <algorithm>
@@ -9,21 +10,21 @@
 namespace esp::parallel {
 
 struct StreamRows {
-  int64_t first = 0, count = 0;       // local rows, among those of the micro-batch on this context rank
-  int64_t tokens = 0;                 // per sequence on this context rank
-  int64_t first_sequence = 0;         // of the micro-batch, in the whole batch
+  int64_t first = 0, count = 0;       // range of local rows among the rows of the micro-batch on this context rank
+  int64_t tokens = 0;                 // tokens per sequence on this context rank
+  int64_t first_sequence = 0;         // first sequence of the micro-batch, as an index in the whole batch
   const nn::TokenMap* map = nullptr;  // null: all tokens are local
 
   int64_t length() const { return map ? map->length : tokens; }
 
-  // Calls f(row, global_row, count) for runs contiguous both locally and in the whole batch. Row (s, position) of the
-  // batch is s·length + position.
+  // Calls f(row, global_row, count) for each range of rows that is contiguous both locally and in the whole batch. Row
+  // (s, position) of the batch is s·length + position.
   template <typename F>
-  void for_each_run(F&& f) const {
+  void for_each_range(F&& f) const {
     const nn::TokenRun all{0, tokens};
     const nn::TokenRun* runs = map ? map->runs.data() : &all;
     const size_t num_runs = map ? map->runs.size() : 1;
-    int64_t row = 0, global = 0, length_so_far = 0;  // the run being gathered
+    int64_t row = 0, global = 0, length_so_far = 0;  // the range that is being accumulated
     const int64_t last = first + count;
     for (int64_t s = first / tokens; s * tokens < last; ++s) {
       int64_t at = s * tokens;

@@ -12,7 +12,7 @@ using tensor::Tensor;
 
 namespace {
 
-constexpr Duration kLongestGoodbye = std::chrono::seconds(30);
+constexpr Duration kMaxAbortWait = std::chrono::seconds(30);
 
 comm::Call call_of(Op op, const Tensor& in, const Tensor& out, ReduceOp reduce, Duration timeout) {
   comm::Call call;
@@ -29,12 +29,12 @@ comm::Call call_of(Op op, const Tensor& in, const Tensor& out, ReduceOp reduce, 
 }  // namespace
 
 TpCommunicator::~TpCommunicator() {
-  forget_done();
+  release_completed();
   if (pending_.empty()) return;
   comm_.abort("this rank left in the middle of a step");
   for (const PendingCollective& pending : pending_) {
     try {
-      pending.work.wait(Deadline::after(kLongestGoodbye));
+      pending.work.wait(Deadline::after(kMaxAbortWait));
     } catch (const std::exception&) {
       // the original error has already been thrown
     }
@@ -49,7 +49,7 @@ void TpCommunicator::run(Op op, const Tensor& in, const Tensor& out, ReduceOp re
 }
 
 Work TpCommunicator::start(Op op, const Tensor& in, const Tensor& out) {
-  forget_done();
+  release_completed();
   pending_.push_back({comm_.start(call_of(op, in, out, ReduceOp::sum, timeout_)), in, out});
   return pending_.back().work;
 }
@@ -60,16 +60,16 @@ void TpCommunicator::run_all_reduce(const Tensor& x, ReduceOp reduce) {
 Work TpCommunicator::start_all_reduce(const Tensor& x) {
   return start(Op::all_reduce, x, x);
 }
-void TpCommunicator::run_gather(const Tensor& part, const Tensor& all) {
+void TpCommunicator::run_all_gather(const Tensor& part, const Tensor& all) {
   run(Op::all_gather, part, all, ReduceOp::sum);
 }
-Work TpCommunicator::start_gather(const Tensor& part, const Tensor& all) {
+Work TpCommunicator::start_all_gather(const Tensor& part, const Tensor& all) {
   return start(Op::all_gather, part, all);
 }
-void TpCommunicator::run_scatter(const Tensor& all, const Tensor& part) {
+void TpCommunicator::run_reduce_scatter(const Tensor& all, const Tensor& part) {
   run(Op::reduce_scatter, all, part, ReduceOp::sum);
 }
-Work TpCommunicator::start_scatter(const Tensor& all, const Tensor& part) {
+Work TpCommunicator::start_reduce_scatter(const Tensor& all, const Tensor& part) {
   return start(Op::reduce_scatter, all, part);
 }
 
@@ -80,12 +80,12 @@ void TpCommunicator::wait(const Work& work, const char* what) {
     work.wait(Deadline::after(timeout_));
     exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
   }
-  work.wait(Deadline::after_ms(0));  // rethrows the error
-  forget_done();
+  work.wait(Deadline::after_ms(0));  // rethrows the error of the call
+  release_completed();
 }
 
-// Released at once, so that Tensor::unique is accurate.
-void TpCommunicator::forget_done() {
+// Releases tensors at once, so that Tensor::unique is accurate.
+void TpCommunicator::release_completed() {
   std::erase_if(pending_, [](const PendingCollective& pending) { return pending.work.done(); });
 }
 

@@ -1,9 +1,9 @@
-// TpCommunicator: collectives on tensors among the ranks of the tensor axis, in one order, with the time spent waiting
-// counted. An axis of size one has none.
+// TpCommunicator: collectives on tensors among the ranks of the tensor axis, executed in the order of the calls; the
+// time spent waiting is counted. An axis of size one has no TpCommunicator.
 //
 // `run_…` blocks on the caller's thread; `start_…` runs on the communicator's thread. Pending collectives own their
 // tensors, so an error mid-step cannot free memory that is being written. Destruction with a pending collective aborts
-// the group. One thread; the communicator is borrowed.
+// the group. Used by one thread; the communicator is borrowed.
 #pragma once
 
 #include <vector>
@@ -30,13 +30,13 @@ class TpCommunicator {
   void run_all_reduce(const tensor::Tensor& x, comm::ReduceOp reduce = comm::ReduceOp::sum);
   Work start_all_reduce(const tensor::Tensor& x);
   // All-gather of equal parts, in rank order.
-  void run_gather(const tensor::Tensor& part, const tensor::Tensor& all);
-  Work start_gather(const tensor::Tensor& part, const tensor::Tensor& all);
-  // Reduce-scatter: the sums of this rank's part of `all`.
-  void run_scatter(const tensor::Tensor& all, const tensor::Tensor& part);
-  Work start_scatter(const tensor::Tensor& all, const tensor::Tensor& part);
+  void run_all_gather(const tensor::Tensor& part, const tensor::Tensor& all);
+  Work start_all_gather(const tensor::Tensor& part, const tensor::Tensor& all);
+  // Reduce-scatter: `part` receives the sums of this rank's part of `all`.
+  void run_reduce_scatter(const tensor::Tensor& all, const tensor::Tensor& part);
+  Work start_reduce_scatter(const tensor::Tensor& all, const tensor::Tensor& part);
 
-  void wait(const Work& work, const char* what);  // counted as exposed
+  void wait(const Work& work, const char* what);  // the wait counts as exposed time
   double exposed_ms() const { return exposed_ms_; }
   void reset_times() { exposed_ms_ = 0; }
 
@@ -45,7 +45,7 @@ class TpCommunicator {
     Work work;
     tensor::Tensor in, out;
   };
-  void forget_done();
+  void release_completed();
   void run(comm::Op op, const tensor::Tensor& in, const tensor::Tensor& out, comm::ReduceOp reduce);
   Work start(comm::Op op, const tensor::Tensor& in, const tensor::Tensor& out);
 

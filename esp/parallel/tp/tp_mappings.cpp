@@ -13,41 +13,43 @@ namespace {
 
 Tensor gathered(const tensor::Context& context, TpCommunicator& tp_comm, const Tensor& part, const Shape& shape) {
   Tensor all = tensor::empty(context, shape, part.dtype(), MemoryCategory::activation);
-  tp_comm.run_gather(part, all);
+  tp_comm.run_all_gather(part, all);
   return all;
 }
 
-Tensor room_for_part(const tensor::Context& context, const TpCommunicator& tp_comm, const Tensor& all) {
-  ESP_CHECK(all.rows() % tp_comm.size() == 0, "{} rows among {}", all.rows(), tp_comm.size());
+Tensor empty_part(const tensor::Context& context, const TpCommunicator& tp_comm, const Tensor& all) {
+  ESP_CHECK(all.rows() % tp_comm.size() == 0, "sequence parallel: got {} rows; expected a multiple of the {} ranks",
+            all.rows(), tp_comm.size());
   return tensor::empty(context, {1, all.rows() / tp_comm.size(), all.dim(-1)}, all.dtype(), MemoryCategory::activation);
 }
 
-// All-reduce of the GEMM's input gradient; in flight while the weight gradients are computed.
-class EnterNode final : public Node {
+// f (copy_to_tp). Backward all-reduces the input gradient of the GEMM (with sequence parallelism: reduce-scatters it)
+// while the weight gradients are computed.
+class CopyToTpNode final : public Node {
  public:
-  EnterNode(const TensorAxis& axis, int x, int y) : axis_(axis), x_(x), y_(y) {}
+  CopyToTpNode(const TensorAxis& axis, int x, int y) : axis_(axis), x_(x), y_(y) {}
 
   void prepare(Tape& tape) override {
     if (!axis_.overlap || !tape.gradient_of(y_).defined()) return;
-    make_room(tape);
-    work_ = axis_.sequence ? axis_.tp_comm->start_scatter(all_, dx_) : axis_.tp_comm->start_all_reduce(dx_);
+    allocate(tape);
+    work_ = axis_.sequence ? axis_.tp_comm->start_reduce_scatter(all_, dx_) : axis_.tp_comm->start_all_reduce(dx_);
   }
   void backward_input(Tape& tape) override {
     if (dx_.defined()) {
-      axis_.tp_comm->wait(work_, "gradients of a divided product's input");
+      axis_.tp_comm->wait(work_, "input gradients of a column-parallel GEMM");
     } else {
-      make_room(tape);
-      axis_.sequence ? axis_.tp_comm->run_scatter(all_, dx_) : axis_.tp_comm->run_all_reduce(dx_);
+      allocate(tape);
+      axis_.sequence ? axis_.tp_comm->run_reduce_scatter(all_, dx_) : axis_.tp_comm->run_all_reduce(dx_);
     }
     all_ = {};
     tape.take_gradient(y_);
-    tape.give_gradient(x_, std::move(dx_));
+    tape.accumulate_gradient(x_, std::move(dx_));
   }
 
  private:
-  void make_room(Tape& tape) {
+  void allocate(Tape& tape) {
     all_ = tape.gradient_into(y_).tensor;
-    dx_ = axis_.sequence ? room_for_part(tape.context(), *axis_.tp_comm, all_) : all_;
+    dx_ = axis_.sequence ? empty_part(tape.context(), *axis_.tp_comm, all_) : all_;
   }
 
   TensorAxis axis_;
@@ -56,13 +58,15 @@ class EnterNode final : public Node {
   Work work_;
 };
 
-class LeaveNode final : public Node {
+// g (reduce_from_tp). Backward is the identity; with sequence parallelism it all-gathers the gradient.
+class ReduceFromTpNode final : public Node {
  public:
-  LeaveNode(const TensorAxis& axis, const Shape& shape, int x, int y) : axis_(axis), shape_(shape), x_(x), y_(y) {}
+  ReduceFromTpNode(const TensorAxis& axis, const Shape& shape, int x, int y)
+      : axis_(axis), shape_(shape), x_(x), y_(y) {}
   void backward_input(Tape& tape) override {
     Tensor dy = tape.take_gradient(y_);
     if (axis_.sequence) dy = gathered(tape.context(), *axis_.tp_comm, dy, shape_);
-    tape.give_gradient(x_, std::move(dy));
+    tape.accumulate_gradient(x_, std::move(dy));
   }
 
  private:
@@ -71,14 +75,14 @@ class LeaveNode final : public Node {
   int x_, y_;
 };
 
-class AllRowsNode final : public Node {
+class GatherRowsNode final : public Node {
  public:
-  AllRowsNode(const TpCommunicator& tp_comm, int x, int y) : tp_comm_(tp_comm), x_(x), y_(y) {}
+  GatherRowsNode(const TpCommunicator& tp_comm, int x, int y) : tp_comm_(tp_comm), x_(x), y_(y) {}
   void backward_input(Tape& tape) override {
     const Tensor& dy = tape.gradient_of(y_);
     const int64_t rows = dy.rows() / tp_comm_.size();
     const Tensor own = dy.reshape({dy.rows(), dy.dim(-1)}).slice(tp_comm_.rank() * rows, (tp_comm_.rank() + 1) * rows);
-    tape.give_gradient(x_, tensor::copy_of(tape.context(), own, MemoryCategory::activation));
+    tape.accumulate_gradient(x_, tensor::copy_of(tape.context(), own, MemoryCategory::activation));
   }
 
  private:
@@ -89,47 +93,48 @@ class AllRowsNode final : public Node {
 }  // namespace
 
 Shape shape_of_all(const TensorAxis& axis, const Tensor& x, int64_t batch) {
-  if (!axis.divides_rows()) return x.shape();
+  if (!axis.shards_rows()) return x.shape();
   const int64_t rows = x.rows() * axis.tp_comm->size();
-  ESP_CHECK(batch > 0 && rows % batch == 0, "{} rows of {} sequences", rows, batch);
+  ESP_CHECK(batch > 0 && rows % batch == 0, "residual stream: got {} rows; expected a multiple of the {} sequences",
+            rows, batch);
   return {batch, rows / batch, x.dim(-1)};
 }
 
 int copy_to_tp_slot(Tape& tape, const TensorAxis& axis, const Variable& x, const Shape& all) {
-  if (axis.alone() || !tape.wants({&x})) return x.slot();
-  // A slot has a shape and a type, no value.
+  if (axis.single_rank() || !tape.must_record({&x})) return x.slot();
+  // The output slot has a shape and a type but no value.
   const int slot = tape.output(Tensor::borrow(x.value().data(), all, x.dtype())).slot();
-  tape.record<EnterNode>(1, axis, x.slot(), slot);
+  tape.record<CopyToTpNode>(1, axis, x.slot(), slot);
   return slot;
 }
 
 Variable copy_to_tp(Tape& tape, const TensorAxis& axis, const Variable& x, int64_t batch) {
   const Shape all = shape_of_all(axis, x.value(), batch);
-  const Tensor rows = axis.divides_rows() ? gathered(tape.context(), *axis.tp_comm, x.value(), all) : x.value();
+  const Tensor rows = axis.shards_rows() ? gathered(tape.context(), *axis.tp_comm, x.value(), all) : x.value();
   return {rows, copy_to_tp_slot(tape, axis, x, all)};
 }
 
 Variable reduce_from_tp(Tape& tape, const TensorAxis& axis, const Variable& x) {
-  if (axis.alone()) return x;
+  if (axis.single_rank()) return x;
   Variable y = x.value();
   if (axis.sequence) {
-    y = room_for_part(tape.context(), *axis.tp_comm, x.value());
-    axis.tp_comm->run_scatter(x.value(), y.value());
+    y = empty_part(tape.context(), *axis.tp_comm, x.value());
+    axis.tp_comm->run_reduce_scatter(x.value(), y.value());
   } else {
     axis.tp_comm->run_all_reduce(x.value());
   }
-  if (!tape.wants({&x})) return y;
+  if (!tape.must_record({&x})) return y;
   y = tape.output(y.value());
-  tape.record<LeaveNode>(1, axis, x.shape(), x.slot(), y.slot());
+  tape.record<ReduceFromTpNode>(1, axis, x.shape(), x.slot(), y.slot());
   return y;
 }
 
 Variable gather_replicated_rows(Tape& tape, const TensorAxis& axis, const Variable& x, int64_t batch) {
-  if (!axis.divides_rows()) return x;
+  if (!axis.shards_rows()) return x;
   Variable y = gathered(tape.context(), *axis.tp_comm, x.value(), shape_of_all(axis, x.value(), batch));
-  if (!tape.wants({&x})) return y;
+  if (!tape.must_record({&x})) return y;
   y = tape.output(y.value());
-  tape.record<AllRowsNode>(1, *axis.tp_comm, x.slot(), y.slot());
+  tape.record<GatherRowsNode>(1, *axis.tp_comm, x.slot(), y.slot());
   return y;
 }
 

@@ -17,22 +17,23 @@ struct TensorAxis {
   bool overlap = true;
   int64_t piece_bytes = 0;
 
-  bool alone() const { return !tp_comm; }
-  bool divides_rows() const { return tp_comm && sequence; }
+  bool single_rank() const { return !tp_comm; }
+  bool shards_rows() const { return tp_comm && sequence; }
 };
 
-// Shape of a stream of `batch` sequences with all rows: [batch, T, dim].
+// Shape of a stream of `batch` sequences with all rows gathered: [batch, T, dim].
 tensor::Shape shape_of_all(const TensorAxis& axis, const tensor::Tensor& x, int64_t batch);
-// f, before the node of a GEMM on all rows of x is recorded: returns the slot of its input gradient, which is summed
-// while the weight gradients are computed. -1 if x needs no gradient.
+// f (copy_to_tp), for a GEMM on all rows of x. Call it before the node of the GEMM is recorded. Returns the slot of the
+// GEMM's input gradient, which is summed while the weight gradients are computed; -1 if x needs no gradient.
 int copy_to_tp_slot(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x,
                     const tensor::Shape& all);
-// f, for a computation that is a single node on the tape and is called next with the returned value: all rows of x,
-// whose gradient is summed.
+// f, for a computation that is a single node on the tape. The caller must record that node next, with the returned
+// value as its input. Returns all rows of x; their gradient is summed over the ranks.
 autograd::Variable copy_to_tp(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x, int64_t batch);
-// g: this rank's partial sum [B, T, dim] → the stream. Reuses x's memory.
+// g (reduce_from_tp): sums the partial sums [B, T, dim] of all ranks into the stream. Reuses x's memory.
 autograd::Variable reduce_from_tp(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x);
-// All rows of a sharded stream, for a computation replicated on all ranks: its gradient is sliced, not summed.
+// Returns all rows of a sharded stream, for a computation that is replicated on all ranks. Its gradient is sliced, not
+// summed.
 autograd::Variable gather_replicated_rows(autograd::Tape& tape, const TensorAxis& axis, const autograd::Variable& x,
                                           int64_t batch);
 

@@ -1,4 +1,5 @@
-// Compares autograd's own GEMM between the mappings (as in fp8) with the sharded GEMM that overlaps with them.
+// Compares two implementations of a tensor-parallel GEMM: autograd's GEMM between the mappings f and g (as used in
+// fp8), and the sharded GEMM that overlaps with communication.
 #include "esp/parallel/tp/tp_mappings.h"
 
 #include <gtest/gtest.h>

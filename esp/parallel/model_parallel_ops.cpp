@@ -1,4 +1,4 @@
-#include "esp/parallel/regions.h"
+#include "esp/parallel/model_parallel_ops.h"
 
 #include <algorithm>
 #include <optional>
@@ -35,9 +35,9 @@ ContextLayout layout_of(bool ulysses, bool causal) {
   return !ulysses && causal ? ContextLayout::zigzag : ContextLayout::contiguous;
 }
 
-class Divided final : public ParallelRegions {
+class ShardedOps final : public ModelParallelOps {
  public:
-  Divided(const Mesh& mesh, const RegionOptions& options) {
+  ShardedOps(const Mesh& mesh, const ModelParallelOptions& options) {
     context_.comm = mesh.group(MeshAxis::context);
     context_.timeout = options.timeout;
     context_.trace = options.trace;
@@ -52,17 +52,17 @@ class Divided final : public ParallelRegions {
   }
 
   Variable column_parallel(ForwardContext& pass, const Variable& x, Weight& w, Weight* b) const override {
-    if (axis_.alone()) return nn::ParallelOps::column_parallel(pass, x, w, b);
+    if (axis_.single_rank()) return nn::ParallelOps::column_parallel(pass, x, w, b);
     return column_parallel_linear(*pass.tape, axis_, x, w, b, pass.num_sequences);
   }
 
   Variable row_parallel(ForwardContext& pass, const Variable& x, Weight& w, Weight* b) const override {
-    if (axis_.alone()) return nn::ParallelOps::row_parallel(pass, x, w, b);
+    if (axis_.single_rank()) return nn::ParallelOps::row_parallel(pass, x, w, b);
     return with_bias(*pass.tape, row_parallel_linear(*pass.tape, axis_, x, w), b);
   }
 
   Variable mlp(ForwardContext& pass, const Variable& x, const nn::MlpWeights& p, bool keep) const override {
-    if (axis_.alone()) return nn::ParallelOps::mlp(pass, x, p, keep);
+    if (axis_.single_rank()) return nn::ParallelOps::mlp(pass, x, p, keep);
     return with_bias(*pass.tape, parallel::mlp(*pass.tape, axis_, x, p, keep, pass.num_sequences), p.b2);
   }
 
@@ -72,8 +72,8 @@ class Divided final : public ParallelRegions {
                       const Tensor& targets, double scale) const override {
     if (w.cut_dim >= 0)
       return vocab_parallel_cross_entropy(*pass.tape, axis_, x, w, b, targets, scale, pass.num_sequences);
-    ESP_CHECK(!axis_.divides_rows() || x.shape().rank() == 2, "a head that all hold reads what all have, not {}",
-              x.shape().text());
+    ESP_CHECK(!axis_.shards_rows() || x.shape().rank() == 2,
+              "replicated head: got an input of shape {}; expected a replicated input of rank 2", x.shape().text());
     return nn::ParallelOps::loss(pass, x, w, b, targets, scale);
   }
 
@@ -88,7 +88,7 @@ class Divided final : public ParallelRegions {
   Variable attention(ForwardContext& pass, const Variable& qkv, const autograd::AttentionArgs& options,
                      const kernel::RotaryAngles& rope) const override {
     if (!context_.comm) return nn::ParallelOps::attention(pass, qkv, options, rope);
-    ESP_CHECK(pass.tokens, "which tokens are held must be said where a context axis divides them");
+    ESP_CHECK(pass.tokens, "ForwardContext::tokens must be set if a context axis shards the tokens");
     Variable turned = qkv;
     if (rope.theta > 0)
       turned =
@@ -101,20 +101,21 @@ class Divided final : public ParallelRegions {
   }
 
   Variable dropout(ForwardContext& pass, const Variable& x, double rate, const kernel::DropoutKey& key) const override {
-    if (x.shape().rank() == 2 || (!axis_.divides_rows() && !pass.tokens))
+    if (x.shape().rank() == 2 || (!axis_.shards_rows() && !pass.tokens))
       return nn::ParallelOps::dropout(pass, x, rate, key);
     return parallel::dropout(*pass.tape, x, rate, key, rows_of(pass, x));
   }
 
-  // Context axis: the first token of the sequence is on context rank 0; other ranks have no target.
-  Variable whole(ForwardContext& pass, const Variable& x) const override {
+  // Gathers over the tensor axis only. Over the context axis no gather is needed: rank 0 holds the first token of the
+  // sequence, and the other ranks have no target.
+  Variable gather_stream(ForwardContext& pass, const Variable& x) const override {
     return gather_replicated_rows(*pass.tape, axis_, x, pass.num_sequences);
   }
 
   const nn::TokenDispatcher& experts() const override { return *experts_; }
 
   tensor::Shape stream_shape(int64_t batch, int64_t tokens, int64_t dim) const override {
-    if (!axis_.divides_rows()) return {batch, tokens, dim};
+    if (!axis_.shards_rows()) return {batch, tokens, dim};
     return {1, batch * tokens / axis_.tp_comm->size(), dim};
   }
   double exposed_ms() const override {
@@ -131,25 +132,26 @@ class Divided final : public ParallelRegions {
     return b ? autograd::add_bias(tape, x, *b) : x;
   }
 
-  // The rows of a stream made of `batch` sequences of `tokens` held ones.
+  // The rows of a stream of `batch` sequences with `tokens` local tokens each.
   StreamRows rows_of(const ForwardContext& pass, int64_t batch, int64_t tokens) const {
-    const int64_t all = batch * tokens, share = axis_.divides_rows() ? all / axis_.tp_comm->size() : all;
-    return {axis_.divides_rows() ? axis_.tp_comm->rank() * share : 0, share, tokens, pass.first_sequence, pass.tokens};
+    const int64_t all = batch * tokens, share = axis_.shards_rows() ? all / axis_.tp_comm->size() : all;
+    return {axis_.shards_rows() ? axis_.tp_comm->rank() * share : 0, share, tokens, pass.first_sequence, pass.tokens};
   }
   StreamRows rows_of(const ForwardContext& pass, const Variable& x) const {
-    if (!axis_.divides_rows()) return rows_of(pass, x.value().dim(0), x.value().dim(1));
+    if (!axis_.shards_rows()) return rows_of(pass, x.value().dim(0), x.value().dim(1));
     return rows_of(pass, pass.num_sequences, x.value().rows() * axis_.tp_comm->size() / pass.num_sequences);
   }
 
-  mutable std::optional<TpCommunicator> tp_comm_;  // counts its waiting time
+  // mutable: the communicator accumulates its waiting time
+  mutable std::optional<TpCommunicator> tp_comm_;
   TensorAxis axis_;
-  ContextGroup context_;  // of no layout or length yet
+  ContextGroup context_;  // layout and length are set per call
   bool ulysses_ = false;
   double waited_for_context_ms_ = 0;
   std::unique_ptr<ExpertParallelDispatcher> experts_;
 };
 
-// Token ids relative to the local table shard; rows of other ranks fall outside of it.
+// Converts token ids to row numbers of the local table shard; ids of other shards get numbers outside of the shard.
 Tensor shifted(const tensor::Context& context, const Tensor& ids, int64_t first) {
   Tensor own = tensor::empty(context, ids.shape(), DType::i32, MemoryCategory::activation);
   kernel::shift(own.as<int32_t>(), ids.as<const int32_t>(), static_cast<int32_t>(-first), ids.count(), context.stream);
@@ -159,8 +161,8 @@ Tensor shifted(const tensor::Context& context, const Tensor& ids, int64_t first)
 Tensor positions_of(const tensor::Context& context, const StreamRows& rows, const tensor::Shape& shape,
                     int64_t first_position) {
   Tensor at = tensor::empty(context, shape, DType::i32, MemoryCategory::activation);
-  rows.for_each_run([&](int64_t row, int64_t global, int64_t count) {
-    for (int64_t i = 0; i < count;) {  // up to the end of each sequence
+  rows.for_each_range([&](int64_t row, int64_t global, int64_t count) {
+    for (int64_t i = 0; i < count;) {  // iterates up to the end of each sequence
       const int64_t place = (global + i) % rows.length(), n = std::min(count - i, rows.length() - place);
       kernel::iota(at.as<int32_t>() + row + i, static_cast<int32_t>(first_position + place), n, context.stream);
       i += n;
@@ -169,14 +171,14 @@ Tensor positions_of(const tensor::Context& context, const StreamRows& rows, cons
   return at;
 }
 
-Variable Divided::lookup(ForwardContext& pass, const Tensor& ids, const Parameter& table, const Parameter* positions,
-                         int64_t first_position) const {
-  if (!axis_.divides_rows() && table.cut_dim < 0 && !pass.tokens)
+Variable ShardedOps::lookup(ForwardContext& pass, const Tensor& ids, const Parameter& table, const Parameter* positions,
+                            int64_t first_position) const {
+  if (!axis_.shards_rows() && table.cut_dim < 0 && !pass.tokens)
     return nn::ParallelOps::lookup(pass, ids, table, positions, first_position);
   Tape& tape = *pass.tape;
   const tensor::Context& context = tape.context();
   const StreamRows rows = rows_of(pass, ids.dim(0), ids.dim(1));
-  const tensor::Shape here = axis_.divides_rows() ? tensor::Shape{1, rows.count} : ids.shape();
+  const tensor::Shape here = axis_.shards_rows() ? tensor::Shape{1, rows.count} : ids.shape();
   Variable x;
   if (table.cut_dim >= 0) {
     const Tensor own = shifted(context, ids, table.sections.front().begin);
@@ -192,12 +194,12 @@ Variable Divided::lookup(ForwardContext& pass, const Tensor& ids, const Paramete
 
 }  // namespace
 
-std::unique_ptr<ParallelRegions> make_regions(const Mesh& mesh, const RegionOptions& options) {
-  return std::make_unique<Divided>(mesh, options);
+std::unique_ptr<ModelParallelOps> make_model_parallel_ops(const Mesh& mesh, const ModelParallelOptions& options) {
+  return std::make_unique<ShardedOps>(mesh, options);
 }
 
-nn::TokenMap tokens_held(const MeshShape& shape, const Coordinates& here, const RegionOptions& options, int64_t length,
-                         bool causal) {
+nn::TokenMap local_tokens(const MeshShape& shape, const Coordinates& here, const ModelParallelOptions& options,
+                          int64_t length, bool causal) {
   return context_tokens(layout_of(options.context == "ulysses", causal), length, shape.cp, here.cp);
 }
 

@@ -1,4 +1,4 @@
-// Every tensor-parallel layer operation, forward and backward, against a single device in fp64.
+// Compares every tensor-parallel layer operation, forward and backward, with a single device in fp64.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -19,12 +19,12 @@ using tensor::Tensor;
 constexpr double kTolerance = 1e-12;
 constexpr int64_t B = 3, T = 8, kDim = 6, kInner = 11, kVocab = 13;
 
-// How a tensor of the operation is sharded.
-enum class Lies { stream, columns, whole };
+// How the input or output of an operation is sharded.
+enum class TensorForm { stream, columns, whole };
 
-struct Verb {
-  Shape in, out;  // of the whole; no input: `in` has rank 0
-  Lies in_lies, out_lies;
+struct OpCase {
+  Shape in, out;  // shapes of the whole tensors; `in` has rank 0 if there is no input
+  TensorForm in_lies, out_lies;
   std::function<void(nn::ParameterList&)> build;
   std::function<Variable(ForwardContext&, nn::ParameterList&, const Variable&)> run;
 };
@@ -40,10 +40,10 @@ Tensor random(ModelRank& holder, const Shape& shape, uint64_t seed) {
   return x;
 }
 
-// This rank's part of a tensor of the whole.
-Tensor part_of(ModelRank& holder, const Tensor& whole, Lies lies, bool sequence) {
+// This rank's part of a whole tensor.
+Tensor part_of(ModelRank& holder, const Tensor& whole, TensorForm lies, bool sequence) {
   const nn::Shard share = holder.shares().tensor;
-  if (lies == Lies::columns) {
+  if (lies == TensorForm::columns) {
     const nn::IndexRange held = share.of(whole.dim(-1));
     Tensor part =
         tensor::empty(holder.context, whole.shape().with_last(held.count()), DType::f64, device::MemoryCategory::other);
@@ -52,7 +52,7 @@ Tensor part_of(ModelRank& holder, const Tensor& whole, Lies lies, bool sequence)
                   static_cast<size_t>(held.count()) * sizeof(double));
     return part;
   }
-  if (lies == Lies::whole || !sequence) return whole;
+  if (lies == TensorForm::whole || !sequence) return whole;
   const int64_t rows = whole.rows() / share.count;
   return whole.reshape({whole.rows(), whole.dim(-1)})
       .slice(share.index * rows, (share.index + 1) * rows)
@@ -63,7 +63,7 @@ std::vector<double> values(const Tensor& x) {
   return {x.span<double>().begin(), x.span<double>().end()};
 }
 
-TpResult run(ModelRank& holder, const Verb& verb, bool sequence) {
+TpResult run(ModelRank& holder, const OpCase& verb, bool sequence) {
   nn::ParameterList list(holder.shares());
   verb.build(list);
   list.materialize(holder.context, DType::f64, true);
@@ -78,12 +78,12 @@ TpResult run(ModelRank& holder, const Verb& verb, bool sequence) {
   const Variable y = verb.run(pass, list, x);
   TpResult outcome;
   outcome.y = values(y.value());
-  if (y.dtype() == DType::f64 && y.shape().count() == 1) {  // a loss
+  if (y.dtype() == DType::f64 && y.shape().count() == 1) {  // the output is a loss
     Tensor one = tensor::empty(holder.context, {1}, DType::f64, device::MemoryCategory::other);
     *one.as<double>() = 1;
     holder.tape.seed(y, one);
   } else {
-    // A copy: gradients may be summed where they lie.
+    // Seeds with a copy, because the tape may sum gradients in place.
     const Tensor probe = part_of(holder, random(holder, verb.out, 2), verb.out_lies, sequence);
     holder.tape.seed(y, tensor::copy_of(holder.context, probe, device::MemoryCategory::activation));
   }
@@ -95,7 +95,7 @@ TpResult run(ModelRank& holder, const Verb& verb, bool sequence) {
   return outcome;
 }
 
-std::vector<double> cut(ModelRank& holder, const std::vector<double>& whole, const Shape& shape, Lies lies,
+std::vector<double> cut(ModelRank& holder, const std::vector<double>& whole, const Shape& shape, TensorForm lies,
                         bool sequence) {
   if (whole.size() == 1 || shape.rank() == 0) return whole;
   Tensor all = tensor::empty(holder.context, shape, DType::f64, device::MemoryCategory::other);
@@ -103,11 +103,11 @@ std::vector<double> cut(ModelRank& holder, const std::vector<double>& whole, con
   return values(part_of(holder, all, lies, sequence));
 }
 
-// `exact`: the forward has the bits of the whole.
-void expect_like_one(const Verb& verb, bool exact = false) {
-  ModelRank alone;
-  const TpResult one = run(alone, verb, false);
-  {  // The same regions on an axis of one are the base class, to the bit.
+// With `exact`, the forward pass must be bit-identical to that of a single device.
+void expect_like_one(const OpCase& verb, bool exact = false) {
+  ModelRank single_rank;
+  const TpResult one = run(single_rank, verb, false);
+  {  // On an axis of size one the operations are bit-identical to nn::single_device_ops().
     ModelRank plain;
     nn::ParameterList list;
     verb.build(list);
@@ -125,7 +125,7 @@ void expect_like_one(const Verb& verb, bool exact = false) {
     for (const bool sequence : {false, true})
       for (const bool overlap : {false, true})
         run_model_ranks(size, [&](comm::Communicator* world) {
-          RegionOptions options;
+          ModelParallelOptions options;
           options.sequence = sequence;
           options.overlap = overlap;
           options.piece_bytes = 200;
@@ -163,11 +163,11 @@ Tensor ids(ForwardContext& pass, int64_t below, bool some_uncounted) {
   return t;
 }
 
-TEST(TensorParallelOps, ColumnParallelMatchesWholeBitForBit) {
+TEST(TensorParallelOps, ColumnParallelMatchesSingleDeviceBitForBit) {
   expect_like_one({{B, T, kDim},
                    {B, T, kInner},
-                   Lies::stream,
-                   Lies::columns,
+                   TensorForm::stream,
+                   TensorForm::columns,
                    [](nn::ParameterList& list) {
                      list.add("w", {kDim, kInner}, Init::normal(1), true, ShardSpec::along(1));
                      list.add("b", {kInner}, Init::normal(1), false, ShardSpec::along(0));
@@ -181,8 +181,8 @@ TEST(TensorParallelOps, ColumnParallelMatchesWholeBitForBit) {
 TEST(TensorParallelOps, RowParallelSumsAndAddsBiasOnce) {
   expect_like_one({{B, T, kInner},
                    {B, T, kDim},
-                   Lies::columns,
-                   Lies::stream,
+                   TensorForm::columns,
+                   TensorForm::stream,
                    [](nn::ParameterList& list) {
                      list.add("w", {kInner, kDim}, Init::normal(1), true, ShardSpec::along(0));
                      list.add("b", {kDim}, Init::normal(1), false);
@@ -192,13 +192,13 @@ TEST(TensorParallelOps, RowParallelSumsAndAddsBiasOnce) {
                    }});
 }
 
-TEST(TensorParallelOps, MlpMatchesWholeForEveryKind) {
+TEST(TensorParallelOps, MlpMatchesSingleDeviceWithAndWithoutGate) {
   for (const bool gated : {false, true})
     for (const bool keep : {false, true})
       expect_like_one({{B, T, kDim},
                        {B, T, kDim},
-                       Lies::stream,
-                       Lies::stream,
+                       TensorForm::stream,
+                       TensorForm::stream,
                        [=](nn::ParameterList& list) {
                          const std::vector<int64_t> sections =
                              gated ? std::vector<int64_t>{kInner, kInner} : std::vector<int64_t>{kInner};
@@ -215,13 +215,13 @@ TEST(TensorParallelOps, MlpMatchesWholeForEveryKind) {
                        }});
 }
 
-TEST(TensorParallelOps, VocabParallelEmbeddingMatchesWhole) {
+TEST(TensorParallelOps, VocabParallelEmbeddingMatchesSingleDevice) {
   for (const bool positions : {false, true})
     for (const bool divided : {false, true})
       expect_like_one({{},
                        {B, T, kDim},
-                       Lies::whole,
-                       Lies::stream,
+                       TensorForm::whole,
+                       TensorForm::stream,
                        [=](nn::ParameterList& list) {
                          list.add("table", {kVocab, kDim}, Init::normal(1), true,
                                   divided ? ShardSpec::along(0) : ShardSpec::none());
@@ -234,12 +234,12 @@ TEST(TensorParallelOps, VocabParallelEmbeddingMatchesWhole) {
                       true);
 }
 
-TEST(TensorParallelOps, VocabParallelLossMatchesWhole) {
+TEST(TensorParallelOps, VocabParallelLossMatchesSingleDevice) {
   for (const bool bias : {false, true})
     expect_like_one({{B, T, kDim},
                      {},
-                     Lies::stream,
-                     Lies::whole,
+                     TensorForm::stream,
+                     TensorForm::whole,
                      [=](nn::ParameterList& list) {
                        list.add("w", {kVocab, kDim}, Init::normal(2), true, ShardSpec::along(0));
                        if (bias) list.add("b", {kVocab}, Init::normal(1), false, ShardSpec::along(0));
@@ -252,11 +252,11 @@ TEST(TensorParallelOps, VocabParallelLossMatchesWhole) {
                      }});
 }
 
-TEST(TensorParallelOps, DropoutDrawsSameMaskAsWhole) {
+TEST(TensorParallelOps, DropoutDrawsSameMaskAsSingleDevice) {
   expect_like_one({{B, T, kDim},
                    {B, T, kDim},
-                   Lies::stream,
-                   Lies::stream,
+                   TensorForm::stream,
+                   TensorForm::stream,
                    [](nn::ParameterList& list) { list.add("unused", {1}, Init::zeros(), false); },
                    [](ForwardContext& pass, nn::ParameterList&, const Variable& x) {
                      return pass.ops->dropout(pass, x, 0.4, pass.dropout_key(3));
@@ -264,26 +264,26 @@ TEST(TensorParallelOps, DropoutDrawsSameMaskAsWhole) {
                   true);
 }
 
-TEST(TensorParallelOps, GatheredStreamGradientIsSliced) {
+TEST(TensorParallelOps, SlicesGradientOfGatheredStream) {
   ModelRank one;
   const Tensor all = random(one, {B, T, kDim}, 1), probe = random(one, {B, T, kDim}, 2);
   run_model_ranks(4, [&](comm::Communicator* world) {
-    RegionOptions options;
+    ModelParallelOptions options;
     options.sequence = true;
     ModelRank holder(world, {.tp = 4}, options);
     ForwardContext pass = holder.pass(B);
-    const Variable x = holder.tape.leaf(part_of(holder, all, Lies::stream, true));
-    const Variable y = pass.ops->whole(pass, x);
+    const Variable x = holder.tape.leaf(part_of(holder, all, TensorForm::stream, true));
+    const Variable y = pass.ops->gather_stream(pass, x);
     EXPECT_EQ(y.shape(), (Shape{B, T, kDim}));
     EXPECT_EQ(values(y.value()), values(all));
     holder.tape.seed(y, probe);
     holder.tape.backward();
-    EXPECT_EQ(values(holder.tape.take_gradient(x)), values(part_of(holder, probe, Lies::stream, true)));
+    EXPECT_EQ(values(holder.tape.take_gradient(x)), values(part_of(holder, probe, TensorForm::stream, true)));
     EXPECT_EQ(holder.regions->stream_shape(B, T, kDim), (Shape{1, B * T / 4, kDim}));
   });
 }
 
-// Only the logits of a whole row are a row of logits.
+// Gathered logits equal the logits of a single device for every row.
 TEST(TensorParallelOps, GathersLogitsOfAllClasses) {
   const auto run_logits = [](ModelRank& holder, bool sequence) {
     nn::ParameterList list(holder.shares());
@@ -291,14 +291,14 @@ TEST(TensorParallelOps, GathersLogitsOfAllClasses) {
     list.materialize(holder.context, DType::f64, false);
     list.initialise(9, holder.context.stream);
     ForwardContext pass = holder.pass(B);
-    const Tensor x = part_of(holder, random(holder, {B, T, kDim}, 1), Lies::stream, sequence);
+    const Tensor x = part_of(holder, random(holder, {B, T, kDim}, 1), TensorForm::stream, sequence);
     return values(pass.ops->logits(pass, x, list.find("w"), nullptr));
   };
-  ModelRank alone;
-  const auto one = run_logits(alone, false);
+  ModelRank single_rank;
+  const auto one = run_logits(single_rank, false);
   for (const bool sequence : {false, true})
     run_model_ranks(3, [&](comm::Communicator* world) {
-      RegionOptions options;
+      ModelParallelOptions options;
       options.sequence = sequence;
       ModelRank holder(world, {.tp = 3}, options);
       EXPECT_EQ(run_logits(holder, sequence), one);
