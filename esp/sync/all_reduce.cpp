@@ -22,8 +22,8 @@ int64_t to_bytes(double mb) {
 class AllReduce final : public ReplicatedStrategy {
  public:
   explicit AllReduce(const Setup& setup) : ReplicatedStrategy(setup), observing_(setup.options.buckets == "observed") {
-    use(make_buckets(parameters_, to_bytes(setup.options.first_bucket_mb), to_bytes(setup.options.bucket_mb),
-                     setup.storage));
+    set_buckets(make_gradient_buckets(parameters_, to_bytes(setup.options.first_bucket_mb),
+                                      to_bytes(setup.options.bucket_mb), setup.storage));
   }
 
   void begin_pass(const PassOptions& pass) override {
@@ -33,9 +33,9 @@ class AllReduce final : public ReplicatedStrategy {
     queue_->flush([this](nn::Parameter& p) { autograd::clear_if_stale(p.weight, setup_.context.stream); });
   }
   void finish() override {
-    for (Flight& flight : in_flight_) {
-      ranks_.wait(flight.work, "gradients");
-      unpack(flight);
+    for (PendingBucket& pending : in_flight_) {
+      ranks_.wait(pending.work, "gradients");
+      unpack(pending);
     }
     in_flight_.clear();
   }
@@ -44,42 +44,43 @@ class AllReduce final : public ReplicatedStrategy {
   }
 
  private:
-  struct Flight {
+  struct PendingBucket {
     size_t bucket;
-    Tensor travelling;
+    Tensor wire_data;
     Work work;
   };
 
-  void use(std::vector<Bucket> buckets) {
+  void set_buckets(std::vector<GradientBucket> buckets) {
     queue_ = std::make_unique<BucketQueue>(std::move(buckets), [this](size_t bucket) { launch(bucket); });
   }
 
   void launch(size_t index) {
-    const Bucket& bucket = queue_->buckets()[index];
-    Flight flight{index, {}, {}};
+    const GradientBucket& bucket = queue_->buckets()[index];
+    PendingBucket pending{index, {}, {}};
     if (packed_) {
-      flight.travelling = tensor::empty(setup_.context, {bucket.count()}, wire_, device::MemoryCategory::buffer);
-      each_part(bucket, flight.travelling, [&](const Tensor& grad, const Tensor& part) {
+      pending.wire_data = tensor::empty(setup_.context, {bucket.count()}, wire_, device::MemoryCategory::buffer);
+      each_part(bucket, pending.wire_data, [&](const Tensor& grad, const Tensor& part) {
         kernel::cast(part.data(), wire_, grad.data(), grad.dtype(), part.count(), setup_.context.stream);
       });
     } else {
       const Tensor view = gradients(bucket.begin, bucket.end);
-      flight.travelling = ranks_.size() > 1 ? to_wire(setup_.context, view, wire_) : view;
+      pending.wire_data = ranks_.size() > 1 ? to_wire(setup_.context, view, wire_) : view;
     }
-    flight.work = ranks_.start_all_reduce(flight.travelling);
-    in_flight_.push_back(std::move(flight));
+    pending.work = ranks_.start_all_reduce(pending.wire_data);
+    in_flight_.push_back(std::move(pending));
   }
 
-  void unpack(const Flight& flight) {
-    const Bucket& bucket = queue_->buckets()[flight.bucket];
-    if (!packed_) return from_wire(setup_.context, flight.travelling, gradients(bucket.begin, bucket.end));
-    each_part(bucket, flight.travelling, [&](const Tensor& grad, const Tensor& part) {
+  void unpack(const PendingBucket& pending) {
+    const GradientBucket& bucket = queue_->buckets()[pending.bucket];
+    if (!packed_) return from_wire(setup_.context, pending.wire_data, gradients(bucket.begin, bucket.end));
+    each_part(bucket, pending.wire_data, [&](const Tensor& grad, const Tensor& part) {
       kernel::cast(grad.data(), grad.dtype(), part.data(), wire_, part.count(), setup_.context.stream);
     });
   }
 
-  template <typename F>  // f(gradient, its slice of the packed bucket)
-  void each_part(const Bucket& bucket, const Tensor& packed, F&& f) {
+  // calls f(gradient, its range of the packed bucket) for each parameter of the bucket
+  template <typename F>
+  void each_part(const GradientBucket& bucket, const Tensor& packed, F&& f) {
     int64_t at = 0;
     for (nn::Parameter* p : bucket.parameters) {
       f(p->weight.grad, packed.slice(at, at + p->count()));
@@ -90,18 +91,18 @@ class AllReduce final : public ReplicatedStrategy {
   // Observed order: buckets follow the order in which gradients completed on rank 0. Such buckets are not contiguous in
   // the flat gradient buffer, so they are packed.
   void follow_observed_order() {
-    std::vector<int32_t> order = queue_->observed();
+    std::vector<int32_t> order = queue_->completion_order();
     if (setup_.ranks) setup_.ranks->broadcast(order.data(), order.size(), DType::i32, 0);
     std::vector<int32_t> expected(order.size());
     for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<int32_t>(expected.size() - 1 - i);
-    if (order == expected) return;  // already in this order
-    use(make_buckets(parameters_, order, to_bytes(setup_.options.first_bucket_mb), to_bytes(setup_.options.bucket_mb),
-                     setup_.storage));
+    if (order == expected) return;  // the buckets already follow this order
+    set_buckets(make_gradient_buckets(parameters_, order, to_bytes(setup_.options.first_bucket_mb),
+                                      to_bytes(setup_.options.bucket_mb), setup_.storage));
     packed_ = true;
   }
 
   std::unique_ptr<BucketQueue> queue_;
-  std::vector<Flight> in_flight_;
+  std::vector<PendingBucket> in_flight_;
   bool observing_, packed_ = false;
 };
 

@@ -1,5 +1,5 @@
 // All-reduce strategy: every rank holds the whole model and sums its gradients over the ranks, bucket by bucket, while
-// backward runs (Li et al. 2020, PyTorch Distributed). Buckets are views of the gradients; they are copied only when
+// backward runs (PyTorch DDP, Li et al. 2020). Gradient buckets are views of the gradients; they are copied only when
 // cast to another wire type.
 #pragma once
 
@@ -8,6 +8,7 @@
 namespace esp::sync {
 
 std::unique_ptr<Strategy> make_all_reduce(const Setup& setup);
-std::unique_ptr<ReplicatedStrategy> make_bucketed(const Setup& setup);  // fixed buckets, for any communicator
+// all-reduce with fixed gradient buckets, as a base for strategies that replace its communicator
+std::unique_ptr<ReplicatedStrategy> make_bucketed(const Setup& setup);
 
 }  // namespace esp::sync

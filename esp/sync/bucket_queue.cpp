@@ -4,7 +4,7 @@
 
 namespace esp::sync {
 
-BucketQueue::BucketQueue(std::vector<Bucket> buckets, Launch launch)
+BucketQueue::BucketQueue(std::vector<GradientBucket> buckets, Launch launch)
     : buckets_(std::move(buckets)), launch_(std::move(launch)), missing_(buckets_.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     arrived_.emplace_back(buckets_[b].parameters.size());
@@ -13,7 +13,7 @@ BucketQueue::BucketQueue(std::vector<Bucket> buckets, Launch launch)
   }
 }
 
-std::vector<int32_t> BucketQueue::observed() const {
+std::vector<int32_t> BucketQueue::completion_order() const {
   std::vector<int32_t> places;
   for (const nn::Parameter* p : order_) places.push_back(p->index);
   return places;

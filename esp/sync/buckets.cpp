@@ -1,12 +1,14 @@
+// Partitions the parameters into gradient buckets, in reverse order of registration or in a given order.
 #include "esp/sync/buckets.h"
 
 #include <algorithm>
 
 namespace esp::sync {
 
-std::vector<Bucket> make_buckets(nn::ParameterList& parameters, int64_t first_bytes, int64_t bytes, DType dtype) {
+std::vector<GradientBucket> make_gradient_buckets(nn::ParameterList& parameters, int64_t first_bytes, int64_t bytes,
+                                                  DType dtype) {
   const auto element = static_cast<int64_t>(size_of(dtype));
-  std::vector<Bucket> buckets;
+  std::vector<GradientBucket> buckets;
   auto& all = parameters.all();
   for (auto p = all.rbegin(); p != all.rend(); ++p) {
     const int64_t begin = parameters.units()[static_cast<size_t>(p->unit)].first + p->offset, end = begin + p->count();
@@ -20,10 +22,10 @@ std::vector<Bucket> make_buckets(nn::ParameterList& parameters, int64_t first_by
   return buckets;
 }
 
-std::vector<Bucket> make_buckets(nn::ParameterList& parameters, std::span<const int32_t> order, int64_t first_bytes,
-                                 int64_t bytes, DType dtype) {
+std::vector<GradientBucket> make_gradient_buckets(nn::ParameterList& parameters, std::span<const int32_t> order,
+                                                  int64_t first_bytes, int64_t bytes, DType dtype) {
   const auto element = static_cast<int64_t>(size_of(dtype));
-  std::vector<Bucket> buckets;
+  std::vector<GradientBucket> buckets;
   int64_t at = 0;
   for (int32_t index : order) {
     nn::Parameter& p = parameters.all()[static_cast<size_t>(index)];
@@ -36,7 +38,7 @@ std::vector<Bucket> make_buckets(nn::ParameterList& parameters, std::span<const 
   return buckets;
 }
 
-std::vector<optim::UnitRange> ranges_of(const nn::ParameterList& parameters, int64_t begin, int64_t end) {
+std::vector<optim::UnitRange> unit_ranges(const nn::ParameterList& parameters, int64_t begin, int64_t end) {
   std::vector<optim::UnitRange> ranges;
   for (size_t i = 0; i < parameters.units().size(); ++i) {
     const auto& unit = parameters.units()[i];

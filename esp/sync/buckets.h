@@ -1,9 +1,12 @@
-// Gradient buckets: consecutive elements of the parameters, in the order in which backward completes them.
+// Gradient buckets, as in PyTorch DDP: each gradient bucket is a contiguous range of gradients that is all-reduced in
+// one call. It is a view of the flat gradient buffer, so nothing is copied.
 //
-// Elements are numbered over the whole list, unit after unit. Parameters are taken in reverse order of registration, so
-// bucket 0 covers the last elements. A bucket ends when it is full (the first is smaller, so that communication begins
-// early); a parameter larger than the limit forms its own bucket. A bucket is one contiguous range and therefore a view
-// of contiguous gradients. A pure function: the result is the same on every rank.
+// Parameters are taken in reverse order of registration, the order in which backward completes their gradients.
+// Therefore gradient bucket 0 covers the last elements. The first gradient bucket is smaller, so that communication
+// begins early. A parameter larger than the limit forms a gradient bucket alone. Every rank computes the same gradient
+// buckets, because they depend only on the arguments.
+//
+// Elements are numbered over the whole parameter list, unit after unit.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +18,21 @@
 
 namespace esp::sync {
 
-struct Bucket {
-  int64_t begin = 0, end = 0;  // elements, over all units
+struct GradientBucket {
+  int64_t begin = 0, end = 0;  // element range, counted over all units
   std::vector<nn::Parameter*> parameters;
   int64_t count() const { return end - begin; }
 };
 
-std::vector<Bucket> make_buckets(nn::ParameterList& parameters, int64_t first_bytes, int64_t bytes, DType dtype);
-// With another order of the parameters (indices in the list): buckets are then numbered in that order and are not
-// contiguous ranges of the flat gradient buffer.
-std::vector<Bucket> make_buckets(nn::ParameterList& parameters, std::span<const int32_t> order, int64_t first_bytes,
-                                 int64_t bytes, DType dtype);
+// `first_bytes`: size limit of the first gradient bucket; `bytes`: size limit of the others; `dtype`: gradient type.
+std::vector<GradientBucket> make_gradient_buckets(nn::ParameterList& parameters, int64_t first_bytes, int64_t bytes,
+                                                  DType dtype);
+// As above, but the parameters are taken in the given order (indices in the list). Here a gradient bucket is not a
+// contiguous range of the flat gradient buffer.
+std::vector<GradientBucket> make_gradient_buckets(nn::ParameterList& parameters, std::span<const int32_t> order,
+                                                  int64_t first_bytes, int64_t bytes, DType dtype);
 
-// Elements [begin, end) over all units, unit by unit.
-std::vector<optim::UnitRange> ranges_of(const nn::ParameterList& parameters, int64_t begin, int64_t end);
+// The elements [begin, end), counted over all units, as one range per unit.
+std::vector<optim::UnitRange> unit_ranges(const nn::ParameterList& parameters, int64_t begin, int64_t end);
 
 }  // namespace esp::sync

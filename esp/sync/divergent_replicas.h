@@ -1,9 +1,10 @@
-// DivergentReplicas: implemented by strategies whose replicas hold different weights between synchronisations (local
+// DivergentReplicas: the interface of strategies whose replicas hold different weights between synchronisations (local
 // SGD, gossip, DiLoCo).
 //
-// Gradients cover the tokens of this replica, or of its node: the loss is scaled by their count, the gradient norm is
-// that of the replica, and its optimizer updates all parameters. Evaluation (load_average) and checkpoints
-// (Strategy::held) use the mean of all replicas, so both calls are collective over the replicas. One thread.
+// Gradients cover the tokens of this replica, or of its node. So the loss is scaled by that token count, the gradient
+// norm is that of the replica, and the replica's optimizer updates all parameters. Evaluation (load_average) and
+// checkpoints (Strategy::checkpoint_shards) use the mean of all replicas, so both calls are collective over the
+// replicas. All calls come from one thread.
 #pragma once
 
 #include <string_view>
@@ -17,8 +18,9 @@ namespace esp::sync {
 
 // The ranks over which gradients are summed in a step.
 struct ReductionScope {
-  bool all = true;                     // all replicas
-  comm::Communicator* some = nullptr;  // otherwise this group, a node; null: this replica only
+  bool all_replicas = true;  // true: gradients are summed over all replicas
+  // used if all_replicas is false: the ranks of the sum, for example a node; null: this replica only
+  comm::Communicator* group = nullptr;
 };
 
 struct ReplicaMetric {
@@ -29,26 +31,27 @@ struct ReplicaMetric {
 class DivergentReplicas {
  public:
   virtual ~DivergentReplicas() = default;
-  // Called once the optimizer exists: where it keeps fp32 master weights, those are averaged.
+  // Call after the optimizer is created. If it keeps fp32 master weights, the strategy averages the master weights.
   virtual void attach(optim::Optimizer& optimizer) = 0;
-  virtual ReductionScope reduction_scope() const = 0;  // of the next step
-  virtual void set_local_tokens(double tokens) = 0;    // of this replica, in the step about to begin
+  virtual ReductionScope reduction_scope() const = 0;  // ranks over which the gradients of the next step are summed
+  virtual void set_local_tokens(double tokens) = 0;    // token count of this replica in the next step
 
   // Replaces the weights of this replica by the mean of all replicas until `restore_own`.
   virtual void load_average() = 0;
   virtual void restore_own() = 0;
 
-  virtual bool equal() const = 0;  // all replicas hold the same weights: no extra state is needed
+  virtual bool equal() const = 0;  // true: all replicas hold the same weights, so a checkpoint needs no extra state
   virtual std::vector<ExtraState> extra_state() = 0;
-  virtual void begin_at(int64_t step) = 0;  // all replicas were loaded with the same weights
-  // Resumes divergent replicas: the tensors of extra_state() are filled in afterwards.
+  // call after all replicas have loaded the same weights; `step` is the next step
+  virtual void begin_at(int64_t step) = 0;
+  // Resumes replicas whose weights may differ (`equal` is false). The caller then fills the tensors of extra_state().
   virtual void resume_at(int64_t step, bool equal) = 0;
 
-  // Metrics since the last call: `consensus` is (1/n) Σ ‖x_i − x̄‖² before the latest average.
+  // Metrics measured since the last call. `consensus` is (1/n) Σ ‖x_i − x̄‖², measured before the latest average.
   virtual std::vector<ReplicaMetric> take_metrics() = 0;
 };
 
-// Holds the mean of all replicas in place for its lifetime. Does nothing where `replicas` is null.
+// Calls load_average on construction and restore_own on destruction. Does nothing if `replicas` is null.
 class ScopedAverageWeights {
  public:
   explicit ScopedAverageWeights(DivergentReplicas* replicas) : replicas_(replicas) {

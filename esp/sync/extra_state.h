@@ -8,12 +8,13 @@
 
 namespace esp::sync {
 
-// A flat tensor of any length. A restore writes into it.
+// One flat tensor of the state, of any length. A restore writes into this tensor.
 struct ExtraState {
   std::string name;
   tensor::Tensor values;
-  bool shared = false;           // identical on every rank
-  int64_t first = 0, whole = 0;  // whole > 0: a vector of `whole` elements, sharded; this rank holds it from `first` on
+  bool shared = false;  // identical on every rank
+  // If whole > 0: the tensor is a shard, from element `first`, of a vector of `whole` elements
+  int64_t first = 0, whole = 0;
 };
 
 }  // namespace esp::sync

@@ -42,9 +42,10 @@ class Fusion final : public ReplicatedStrategy {
     {
       std::lock_guard lock(mutex_);
       stopping_ = true;
-      if (working_ && setup_.ranks) {  // an error in mid-step: the thread waits for a collective that will not complete
-        flags_comm_->abort("this rank stopped in mid-step");
-        setup_.ranks->abort("this rank stopped in mid-step");
+      // a step ended with an error: the thread waits for a collective that cannot complete
+      if (working_ && setup_.ranks) {
+        flags_comm_->abort("this rank stopped in the middle of a step");
+        setup_.ranks->abort("this rank stopped in the middle of a step");
       }
     }
     changed_.notify_all();
@@ -61,7 +62,7 @@ class Fusion final : public ReplicatedStrategy {
   void end_pass() override {
     if (!armed_) return;
     for (size_t i = 0; i < order_.size(); ++i) {
-      if (ready_[i]) continue;  // only this thread sets it
+      if (ready_[i]) continue;  // only this thread writes the flag, so it needs no lock to read it
       autograd::clear_if_stale(order_[i]->weight, setup_.context.stream);
       ready(i);
     }
@@ -73,7 +74,8 @@ class Fusion final : public ReplicatedStrategy {
     {
       obs::Span span(setup_.trace, "gradients", "communication");
       if (!changed_.wait_for(lock, setup_.timeout, [this] { return !working_; }))
-        throw CommError(CommError::Kind::timeout, -1, "timeout waiting for fused gradients");
+        throw CommError(CommError::Kind::timeout, -1,
+                        "tensor fusion: timeout while waiting for the gradients of this step to be reduced");
     }
     waited_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
     if (error_) std::rethrow_exception(error_);
@@ -84,7 +86,7 @@ class Fusion final : public ReplicatedStrategy {
   }
   StepTimes times() const override { return {ReplicatedStrategy::times().exposed_ms + waited_ms_}; }
   std::vector<NamedGroup> groups() const override {
-    return flags_comm_ ? std::vector<NamedGroup>{{"agreement", flags_comm_.get()}} : std::vector<NamedGroup>();
+    return flags_comm_ ? std::vector<NamedGroup>{{"fusion_flags", flags_comm_.get()}} : std::vector<NamedGroup>();
   }
 
  private:
@@ -103,7 +105,7 @@ class Fusion final : public ReplicatedStrategy {
       lock.unlock();
       std::exception_ptr error;
       try {
-        sum_a_step();
+        reduce_step();
       } catch (...) {
         error = std::current_exception();
       }
@@ -115,8 +117,8 @@ class Fusion final : public ReplicatedStrategy {
     }
   }
 
-  // Runs rounds until every gradient is reduced. All ranks run the same number of rounds.
-  void sum_a_step() {
+  // Runs rounds until every gradient of the step is reduced. Every rank runs the same number of rounds.
+  void reduce_step() {
     std::vector<int8_t> flags(order_.size()), done(order_.size());
     for (size_t left = order_.size(); left > 0;) {
       const auto next = Clock::now() + cycle_;
@@ -125,32 +127,32 @@ class Fusion final : public ReplicatedStrategy {
         flags.assign(ready_.begin(), ready_.end());
       }
       flags_comm_->all_reduce(flags.data(), flags.data(), flags.size(), DType::i8, comm::ReduceOp::min);
-      std::vector<nn::Parameter*> together;
+      std::vector<nn::Parameter*> fused;
       int64_t count = 0;
       bool any = false;
       for (size_t i = order_.size(); i-- > 0;) {  // gradients of the last parameters complete first
         if (!flags[i] || done[i]) continue;
-        if (!together.empty() && count + order_[i]->count() > limit_) {
-          travel(together, count);
-          together.clear();
+        if (!fused.empty() && count + order_[i]->count() > limit_) {
+          reduce_fused(fused, count);
+          fused.clear();
           count = 0;
         }
-        together.push_back(order_[i]);
+        fused.push_back(order_[i]);
         count += order_[i]->count();
         done[i] = 1;
         --left;
         any = true;
       }
-      if (!together.empty()) travel(together, count);
+      if (!fused.empty()) reduce_fused(fused, count);
       if (!any && left > 0) std::this_thread::sleep_until(next);
     }
   }
 
-  void travel(const std::vector<nn::Parameter*>& together, int64_t count) {
+  void reduce_fused(const std::vector<nn::Parameter*>& fused, int64_t count) {
     const device::Stream alone;
     const auto each = [&](auto&& f) {
       int64_t at = 0;
-      for (nn::Parameter* p : together) {
+      for (nn::Parameter* p : fused) {
         f(p->weight.grad, buffer_.slice(at, at + p->count()));
         at += p->count();
       }
@@ -170,15 +172,15 @@ class Fusion final : public ReplicatedStrategy {
     });
   }
 
-  const int64_t limit_;  // elements per fused buffer
+  const int64_t limit_;  // maximum number of elements of a fused buffer
   const Duration cycle_;
   const std::unique_ptr<comm::Communicator> flags_comm_;
   std::vector<nn::Parameter*> order_;
   Tensor buffer_;
-  bool armed_ = false;    // of the computing thread
-  double waited_ms_ = 0;  // of the computing thread
+  bool armed_ = false;    // used by the computing thread only
+  double waited_ms_ = 0;  // used by the computing thread only
 
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable changed_;
   std::vector<int8_t> ready_;
   bool working_ = false, stopping_ = false;

@@ -1,10 +1,10 @@
-// Tensor fusion (Sergeev and Del Balso 2018, Horovod): no fixed buckets. A thread wakes every cycle of a few
-// milliseconds; the ranks determine which gradients are complete on all of them, and these are fused into one buffer of
-// bounded size.
+// Tensor fusion (Sergeev and Del Balso 2018, Horovod): gradient buckets without a fixed composition. Every few
+// milliseconds a thread determines which gradients are complete on all ranks and packs those into one buffer of bounded
+// size.
 //
-// Gradients are copied into the buffer and back. The set of complete gradients is a minimum all-reduce over flags, so
-// it needs no coordinator, and every rank fuses the same tensors in the same order, independent of the order in which
-// they complete.
+// Gradients are copied into the buffer and back. An all-reduce (minimum) of completion flags yields the set of complete
+// gradients, so no coordinator is needed. Every rank fuses the same tensors in the same order, even if its gradients
+// complete in another order.
 #pragma once
 
 #include "esp/sync/strategy.h"

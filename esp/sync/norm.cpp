@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "esp/device/gpu.h"
-#include "esp/device/on_cuda.h"
+#include "esp/device/is_cuda.h"
 #include "esp/kernel/elementwise.h"
 
 namespace esp::sync {
@@ -18,15 +18,15 @@ SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Cont
     : parameters_(parameters),
       context_(context),
       owned_(std::move(owned)),
-      // A GPU's sums have a fixed order; only the order over several ranks must be fixed here.
-      ordered_(ordered && !(cuts.empty() && device::on_cuda(context.stream))),
+      // A GPU adds in a fixed order anyway; `ordered` matters there only if several ranks add their sums.
+      ordered_(ordered && !(cuts.empty() && device::is_cuda(context.stream))),
       shared_(!cuts.empty()),
       of_units_(parameters.units().size()) {
   if (!ordered_) return;
   first_block_.push_back(0);
   for (const auto& unit : parameters.units())
     first_block_.push_back(first_block_.back() + (unit.count + kBlock - 1) / kBlock);
-  // The boundary of a counted range is treated as a shard boundary.
+  // The ends of an uncounted parameter are treated as shard boundaries.
   for (const nn::Parameter& p : parameters.all()) {
     if (p.counted) continue;
     const int64_t at = parameters.units()[static_cast<size_t>(p.unit)].first + p.offset;
@@ -45,7 +45,7 @@ SquaredNorm::SquaredNorm(const nn::ParameterList& parameters, const tensor::Cont
     }
   }
   const tensor::Shape blocks{first_block_.back()}, edges{static_cast<int64_t>(cut_blocks_.size()) * kBlock};
-  if (device::on_cuda(context.stream)) {  // the order is that of the host's sums
+  if (device::is_cuda(context.stream)) {  // the host adds the block sums, so they are in host memory
     on_host_.resize(static_cast<size_t>(blocks.count()) * sizeof(double) +
                     static_cast<size_t>(edges.count()) * size_of(storage));
     sums_ = Tensor::borrow(on_host_.data(), blocks, DType::f64);
@@ -65,9 +65,9 @@ int64_t SquaredNorm::slot_of(int64_t block) const {
   return found != cut_blocks_.end() && *found == block ? found - cut_blocks_.begin() : -1;
 }
 
-// Adjacent counted ranges are merged: without uncounted parameters there are no boundaries.
+// Adjacent counted parameters form one segment. If all parameters are counted, the whole range is one segment.
 template <typename F>
-void SquaredNorm::for_each_run(const UnitRange& range, F&& f) const {
+void SquaredNorm::for_each_segment(const UnitRange& range, F&& f) const {
   int64_t begin = range.begin;
   for (const nn::Parameter* p : parameters_.units()[static_cast<size_t>(range.unit)].parameters) {
     if (p->counted || p->offset >= range.end || p->offset + p->count() <= range.begin) continue;
@@ -90,7 +90,7 @@ const std::vector<double>& SquaredNorm::sums(TimedCommunicator& ranks) {
     finish_ordered(ranks);
     return of_units_;
   }
-  finish_runs();
+  finish_segments();
   if (shared_) {
     const auto num_units = static_cast<int64_t>(of_units_.size());
     ranks.wait(ranks.start_all_reduce(Tensor::borrow(of_units_.data(), {num_units}, DType::f64)), "norm");
@@ -100,44 +100,44 @@ const std::vector<double>& SquaredNorm::sums(TimedCommunicator& ranks) {
 
 void SquaredNorm::begin() {
   added_ = true;
-  ordered_ ? clear_ordered() : clear_runs();
+  ordered_ ? clear_ordered() : clear_segments();
 }
 
 void SquaredNorm::add(size_t index, const Tensor& grads) {
-  ordered_ ? add_ordered(owned_[index].range, grads) : add_runs(index, grads);
+  ordered_ ? add_ordered(owned_[index].range, grads) : add_segments(index, grads);
 }
 
-void SquaredNorm::clear_runs() {
-  run_sums_.clear();
-  first_runs_.clear();
+void SquaredNorm::clear_segments() {
+  segment_sums_.clear();
+  first_segments_.clear();
   for (const OptimizerShard& one : owned_) {
-    first_runs_.push_back(run_sums_.size());
-    for_each_run(one.range, [&](int64_t, int64_t, bool) { run_sums_.push_back(0); });
+    first_segments_.push_back(segment_sums_.size());
+    for_each_segment(one.range, [&](int64_t, int64_t, bool) { segment_sums_.push_back(0); });
   }
-  const auto num_runs = static_cast<int64_t>(run_sums_.size());
-  if (device::on_cuda(context_.stream) && (!sums_.defined() || sums_.count() < num_runs))
-    sums_ = tensor::empty(context_, {num_runs}, DType::f64, device::MemoryCategory::buffer);
+  const auto num_segments = static_cast<int64_t>(segment_sums_.size());
+  if (device::is_cuda(context_.stream) && (!sums_.defined() || sums_.count() < num_segments))
+    sums_ = tensor::empty(context_, {num_segments}, DType::f64, device::MemoryCategory::buffer);
 }
 
-void SquaredNorm::add_runs(size_t index, const Tensor& grads) {
+void SquaredNorm::add_segments(size_t index, const Tensor& grads) {
   const UnitRange& range = owned_[index].range;
-  double* to = (device::on_cuda(context_.stream) ? sums_.as<double>() : run_sums_.data()) + first_runs_[index];
-  for_each_run(range, [&](int64_t begin, int64_t end, bool) {
-    const Tensor run = grads.slice(begin - range.begin, end - range.begin);
-    kernel::sum_of_squares_to(to++, run.data(), run.count(), run.dtype(), context_.stream);
+  double* to = (device::is_cuda(context_.stream) ? sums_.as<double>() : segment_sums_.data()) + first_segments_[index];
+  for_each_segment(range, [&](int64_t begin, int64_t end, bool) {
+    const Tensor segment = grads.slice(begin - range.begin, end - range.begin);
+    kernel::sum_of_squares_to(to++, segment.data(), segment.count(), segment.dtype(), context_.stream);
   });
 }
 
-// On a GPU the sums of all ranges are copied to the host together.
-void SquaredNorm::finish_runs() {
-  if (device::on_cuda(context_.stream)) {
-    device::copy(run_sums_.data(), sums_.data(), run_sums_.size() * sizeof(double), context_.stream);
+// On a GPU, one copy brings the sums of all segments to the host.
+void SquaredNorm::finish_segments() {
+  if (device::is_cuda(context_.stream)) {
+    device::copy(segment_sums_.data(), sums_.data(), segment_sums_.size() * sizeof(double), context_.stream);
     device::finish(context_.stream);
   }
-  const double* sum = run_sums_.data();
+  const double* sum = segment_sums_.data();
   for (const OptimizerShard& one : owned_)
-    for_each_run(one.range, [&](int64_t, int64_t, bool counted) {
-      // NaN if any value is not finite.
+    for_each_segment(one.range, [&](int64_t, int64_t, bool counted) {
+      // 0 * sum is NaN if an uncounted value is not finite, and 0 otherwise.
       of_units_[static_cast<size_t>(one.range.unit)] += counted ? *sum : 0 * *sum;
       ++sum;
     });
@@ -154,12 +154,12 @@ void SquaredNorm::add_ordered(const UnitRange& range, const Tensor& all) {
   const size_t element = size_of(all.dtype());
   const std::byte* grads = all.as<std::byte>();
   std::vector<std::byte> copied;
-  if (!device::on_host(grads)) {
+  if (!device::is_host_accessible(grads)) {
     copied.resize(all.bytes());
     device::transfer(copied.data(), grads, copied.size());
     grads = copied.data();
   }
-  for_each_run(range, [&](int64_t first, int64_t last, bool counted) {
+  for_each_segment(range, [&](int64_t first, int64_t last, bool counted) {
     for (int64_t at = first; at < last;) {
       const int64_t end = std::min((at / kBlock + 1) * kBlock, last);
       const int64_t block = block_of(range, at), slot = slot_of(block);
@@ -181,7 +181,7 @@ void SquaredNorm::finish_ordered(TimedCommunicator& ranks) {
   const device::Stream alone;
   double* sums = sums_.as<double>();
   if (shared_) {
-    const Work summing = ranks.start_all_reduce(sums_);  // one rank owns each block, the others add zeros
+    const Work summing = ranks.start_all_reduce(sums_);  // one rank owns each block; the other ranks add zeros
     if (edges_.defined()) ranks.wait(ranks.start_all_reduce(edges_), "norm");
     ranks.wait(summing, "norm");
   }

@@ -24,10 +24,10 @@ void ReplicatedStrategy::fill(const std::function<void(nn::ParameterList::Unit&)
   for (auto& unit : parameters_.units()) f(unit);
 }
 
-std::vector<optim::ValueShard> ReplicatedStrategy::held() {
+std::vector<optim::ValueShard> ReplicatedStrategy::checkpoint_shards() {
   std::vector<optim::ValueShard> all;
   if (ranks_.rank() == 0)
-    for (const optim::OptimizerShard& one : owned()) all.push_back({one.range, one.values});
+    for (const optim::OptimizerShard& one : optimizer_shards()) all.push_back({one.range, one.values});
   return all;
 }
 

@@ -12,13 +12,14 @@ class ReplicatedStrategy : public Strategy {
   explicit ReplicatedStrategy(const Setup& setup);
 
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override;
-  std::vector<optim::OptimizerShard> owned() override { return optim::all_units(parameters_); }
-  std::vector<optim::ValueShard> held() override;  // of the first rank; all replicas are equal
+  std::vector<optim::OptimizerShard> optimizer_shards() override { return optim::all_units(parameters_); }
+  // All replicas are equal, so only the first rank saves weights.
+  std::vector<optim::ValueShard> checkpoint_shards() override;
   void begin_step() override;
   const std::vector<double>& sums_of_squares() override { return norm_.sums(ranks_); }
   void after_step() override {}
   StepTimes times() const override { return {ranks_.exposed_ms()}; }
-  // The ranks over which gradients are summed from the next step on; null: this rank only.
+  // Sets the ranks over which gradients are summed from the next step on. Null: no sum, this rank only.
   void set_communicator(comm::Communicator* ranks) { ranks_.set_communicator(ranks); }
 
  protected:

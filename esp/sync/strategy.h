@@ -1,17 +1,17 @@
-// Strategy: how replicas and shards of a model are synchronised, the interface between the training of one rank and the
-// other ranks.
+// Strategy: how replicas and shards of a model are synchronised. It is the interface between the training loop of one
+// rank and the other ranks.
 //
-// A strategy places a model's weights and gradients on this rank and is notified through Weight::on_ready when a
-// gradient is complete. After `finish` every owned gradient is the sum over the ranks, and after `after_step` every
-// rank computes with the same weights, except with divergent replicas (divergent_replicas.h). Implementations:
-// all-reduce, ZeRO 1 to 3, parameter servers, gossip, local steps (strategies.cpp).
+// A strategy places a model's weights and gradients on this rank. Weight::on_ready notifies it when a gradient is
+// complete. After `finish` every owned gradient is the sum over the ranks. After `after_step` every rank computes with
+// the same weights, except with divergent replicas (divergent_replicas.h). Implementations: all-reduce, ZeRO 1 to 3,
+// parameter servers, gossip, local steps (strategies.cpp).
 //
 // The order of one step, the same on every rank:
 //   begin_step, then per micro-batch begin_pass … forward, backward … end_pass, then finish, sums_of_squares,
-//   the optimizer's step over owned(), after_step.
-// Losses are scaled by the count over all ranks before backward, so gradients are summed, not averaged.
+//   the optimizer's step over optimizer_shards(), after_step.
+// Before backward, losses are divided by the token count of all ranks, so gradients are summed, not averaged.
 //
-// One thread; the communicator, the parameter list and the context outlive the strategy.
+// All calls come from one thread. The communicator, the parameter list and the context outlive the strategy.
 #pragma once
 
 #include <functional>
@@ -32,82 +32,91 @@
 
 namespace esp::sync {
 
-// [sync] of a run file, and other settings of the run that a strategy needs.
+// The [sync] section of a run file, and other settings of the run that a strategy needs.
 struct Options {
   std::string method = "allreduce";
-  double bucket_mb = 25, first_bucket_mb = 1;  // MiB
-  std::string buckets = "fixed";               // allreduce: fixed, in observed order, or fused every cycle
-  double fusion_mb = 64, cycle_ms = 3;         // cycle: size limit and period of fusion
-  std::string wire = "auto";                   // wire type of gradients: auto (as stored), fp32, bf16, fp16
-  std::string compress = "none";               // compressor of gradients, or of changes: "topk:0.01" (compress/)
-  std::string feedback = "none";               // error feedback: none, ef, …, onebit_adam
-  bool force = false;                          // a pair that diverges by theory: warning instead of error
-  int64_t onebit_warmup = 100;                 // onebit_adam: steps of Adam before the variance is frozen
-  std::string accumulate = "auto";             // over micro-batches: local (before reducing), reduced (after), auto
-  int64_t prefetch = 1;                        // zero3: units gathered ahead; -1: measured (with offload_params)
-  bool keep_gathered = false;                  // zero3: units gathered in forward are kept for backward
-  int64_t group = 0;                           // zero1-3: ranks per shard group; 0: all
-  std::string quantise = "none";               // zero3: of qwz, hpz, qgz, joined by commas
-  int64_t quantise_block = 2048;               // values per scale in qwz
-  int64_t quantise_grad_block = 128;           // gradients per scale in qgz: four bits need smaller blocks
-  std::string offload_params = "none";         // zero3: storage of parameter shards: none (the device), host, file
-  bool update_early = false;                   // zero3: the sink updates as gradients arrive and stores none
-  bool direct_access = false;                  // with offload_params: look-ups read the rows they touch, not the table
-  std::string topology = "ring";               // gossip: a name of gossip/gossip_topology.h, or a graph file
-  std::string gossip_mode = "adapt_then_combine";  // or combine_then_adapt, adapt_with_combine
-  bool tracking = false;                           // gossip: gradient tracking
-  double gossip_step = 0.3;                        // compressed gossip: step size γ towards the neighbours' average
-  int64_t period = 0;                           // gossip: steps between global averages (0: never); diloco: inner steps
-  int64_t consensus_every = 0;                  // steps between measurements of the consensus distance; 0: none extra
-  bool hierarchical = false;                    // gossip, local: ranks of a node sum their gradients every step
-  int64_t tau = 8;                              // local: steps between averages
-  int64_t local_after = 0;                      // local, diloco: gradients are all-reduced before this step
-  int64_t sample = 0;                           // local: clients per round; 0: all
-  std::string client_weights = "equal";         // local: or tokens: those that a replica has read in the round
-  bool average_state = false;                   // local: averages the optimizer state too
-  std::string average_over = "allreduce";       // local: or servers, to which only the sampled clients push
-  double outer_lr = 0.7, outer_momentum = 0.9;  // diloco
-  PsOptions ps;                                 // ps
-  uint64_t seed = 1;                            // of random draws
-  bool deterministic = false;                   // sums in rank order, independent of the layout
+  double bucket_mb = 25, first_bucket_mb = 1;  // gradient bucket sizes in MiB
+  // allreduce: composition of the gradient buckets: fixed, observed (in completion order) or cycle (tensor fusion)
+  std::string buckets = "fixed";
+  double fusion_mb = 64, cycle_ms = 3;  // buckets = cycle: maximum size and period of the fused buffer
+  std::string wire = "auto";            // wire type of gradients: auto (as stored), fp32, bf16, fp16
+  std::string compress = "none";        // compressor of gradients or weight changes, such as "topk:0.01" (compress/)
+  // error feedback method: none, ef, …, onebit_adam (compress/error_feedback.h)
+  std::string feedback = "none";
+  bool force = false;           // true: a compressor that diverges in theory with this feedback causes only a warning
+  int64_t onebit_warmup = 100;  // onebit_adam: steps of Adam before the variance is frozen
+  // where the gradients of micro-batches are added: local (before the reduction), reduced (after it), auto
+  std::string accumulate = "auto";
+  int64_t prefetch = 1;        // zero3: number of units gathered ahead; -1: chosen by measurement (with offload_params)
+  bool keep_gathered = false;  // zero3: keeps the units gathered in forward for backward
+  int64_t group = 0;           // zero1 to zero3: ranks per shard group; 0: all ranks
+  std::string quantise = "none";        // zero3: any of qwz, hpz, qgz, separated by commas
+  int64_t quantise_block = 2048;        // qwz: number of values that share a scale
+  int64_t quantise_grad_block = 128;    // qgz: number of gradients that share a scale; four bits need smaller blocks
+  std::string offload_params = "none";  // zero3: where parameter shards are stored: none (on the device), host, file
+  bool update_early = false;            // zero3: the optimizer updates as gradients arrive and stores no gradients
+  bool direct_access = false;           // with offload_params: reads only the embedding rows in use
+  std::string topology = "ring";  // gossip: a topology name (gossip/gossip_topology.h), or the path of a graph file
+  // gossip: adapt_then_combine, combine_then_adapt or adapt_with_combine
+  std::string gossip_mode = "adapt_then_combine";
+  bool tracking = false;        // gossip: gradient tracking
+  double gossip_step = 0.3;     // compressed gossip: step size γ towards the average of the neighbours
+  int64_t period = 0;           // gossip: steps between global averages, 0: never; diloco: number of inner steps
+  int64_t consensus_every = 0;  // steps between extra measurements of the consensus distance; 0: no extra ones
+  bool hierarchical = false;    // gossip, local: the ranks of a node sum their gradients every step
+  int64_t tau = 8;              // local: steps between averages
+  int64_t local_after = 0;      // local, diloco: before this step gradients are all-reduced
+  int64_t sample = 0;           // local: number of clients sampled per round; 0: all
+  // local: weights of the replicas in an average: equal, or tokens (in proportion to the tokens read in the round)
+  std::string client_weights = "equal";
+  bool average_state = false;  // local: also averages the optimizer state
+  // local: path of the average: allreduce, or servers (only the sampled clients push)
+  std::string average_over = "allreduce";
+  // diloco: learning rate and momentum of the outer optimizer (Nesterov SGD)
+  double outer_lr = 0.7, outer_momentum = 0.9;
+  PsOptions ps;                // options of parameter servers (method ps)
+  uint64_t seed = 1;           // seed of all random draws of the strategy
+  bool deterministic = false;  // adds in rank order, so sums do not depend on chunking or layout
 };
 
 class Offload;
 
-// Receives reduced gradients that this rank does not keep on the device.
+// GradientSink: receives reduced gradients that are not kept on the device, for example the offloaded optimizer.
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  // Elements [first, first + piece.count()) of owned()[owned]: overwrites, or adds.
-  virtual void take(size_t owned, int64_t first, const tensor::Tensor& piece, bool add) = 0;
-  virtual tensor::Tensor taken(size_t owned) = 0;  // all gradients of a range, when complete
+  // Receives elements [first, first + piece.count()) of the range optimizer_shards()[owned]. `add`: true: adds to the
+  // gradients received before; false: replaces them.
+  virtual void take_gradient(size_t owned, int64_t first, const tensor::Tensor& piece, bool add) = 0;
+  virtual tensor::Tensor gradient(size_t owned) = 0;  // the gradients of a whole range, once complete
 };
 
 struct Setup {
-  comm::Communicator* ranks = nullptr;  // null: one rank
+  comm::Communicator* ranks = nullptr;  // null for a single rank
   int ranks_per_node = 1;
   nn::ParameterList* parameters = nullptr;
   tensor::Context context;
   DType storage = DType::f32;
   Options options;
-  Duration timeout = std::chrono::minutes(10);  // of one wait for other ranks
-  // Reduced gradients are passed to the sink (zero2, zero3): Owned::grads are then undefined, and set_sink is called.
+  Duration timeout = std::chrono::minutes(10);  // maximum duration of each wait for other ranks
+  // zero2, zero3: reduced gradients are passed to a sink. The caller then calls set_sink, and OptimizerShard::grads are
+  // undefined.
   bool gradients_to_sink = false;
-  Offload* offload = nullptr;      // host memory and link, for offload_params; outlives the strategy
-  obs::TraceRow* trace = nullptr;  // row for waits on other ranks
+  Offload* offload = nullptr;      // host memory and host link for offload_params; outlives the strategy
+  obs::TraceRow* trace = nullptr;  // row of the trace that shows waits for other ranks
 };
 
 struct PassOptions {
   bool training = true;
-  bool last = true;  // of the step's micro-batches: accumulated gradients are sent with it
+  bool last = true;  // last micro-batch of the step: accumulated gradients are sent during this pass
 };
 
-// Since begin_step.
+// Durations, summed since begin_step.
 struct StepTimes {
   double exposed_ms = 0;  // time spent waiting for communication
 };
 
-// A communicator of the strategy, for reports.
+// A communicator that the strategy uses, with a name for reports.
 struct NamedGroup {
   std::string_view name;
   const comm::Communicator* comm;
@@ -117,41 +126,42 @@ class Strategy {
  public:
   virtual ~Strategy() = default;
 
-  // Calls f for each unit in turn while its weights are gathered; f's writes become the unit's weights. For
-  // initialisation and loading: every rank writes the same. Sends nothing.
+  // Calls f for one unit after another, with whole weights; the values that f writes become the unit's weights. For
+  // initialisation and loading: every rank writes the same values. Sends nothing.
   virtual void fill(const std::function<void(nn::ParameterList::Unit&)>& f) = 0;
-  // The ranges this rank updates, and their storage; the same tensors for the strategy's life.
-  virtual std::vector<optim::OptimizerShard> owned() = 0;
-  // The ranges this rank writes to a checkpoint; the ranks together write each value once.
-  virtual std::vector<optim::ValueShard> held() = 0;
+  // The ranges that this rank updates, with the tensors of their weights and gradients. The tensors do not change
+  // during the strategy's lifetime.
+  virtual std::vector<optim::OptimizerShard> optimizer_shards() = 0;
+  // The ranges that this rank writes to a checkpoint. Together the ranks write every value once.
+  virtual std::vector<optim::ValueShard> checkpoint_shards() = 0;
 
   virtual void set_sink(GradientSink*) {}
 
   virtual void begin_step() = 0;
   virtual void begin_pass(const PassOptions& pass) = 0;
-  virtual void begin_backward() {}  // forward of the pass is complete; not called without training
+  virtual void begin_backward() {}  // called between forward and backward of a training pass
   virtual void end_pass() = 0;
   virtual void finish() = 0;
-  // Σ g² of each unit, over its counted parameters (Parameter::counted); bit-identical on every rank. Borrowed until
-  // the next call. After finish.
+  // Σ g² of each unit over its counted parameters (Parameter::counted); bit-identical on every rank. Call after finish;
+  // valid until the next call.
   virtual const std::vector<double>& sums_of_squares() = 0;
   virtual void after_step() = 0;
 
-  // The strategy's optimizer, where the trainer must not create one over owned().
+  // Returns the strategy's own optimizer; null: the trainer creates an optimizer over optimizer_shards().
   virtual std::unique_ptr<optim::Optimizer> make_optimizer(const optim::OptimizerOptions&) { return nullptr; }
-  virtual AsyncWorkers* async_workers() {
-    return nullptr;
-  }  // null: every rank computes every step together with the others
-  virtual DivergentReplicas* divergent_replicas() { return nullptr; }  // null: replicas are equal after every step
+  virtual AsyncWorkers* async_workers() { return nullptr; }            // null: all ranks take every step together
+  virtual DivergentReplicas* divergent_replicas() { return nullptr; }  // null: all replicas are equal after every step
 
-  // State that a checkpoint must contain for this rank, beside held() and the optimizer's state; with divergent
-  // replicas use DivergentReplicas::extra_state.
+  // State of this rank that a checkpoint must contain in addition to checkpoint_shards() and the optimizer state. For
+  // divergent replicas see DivergentReplicas::extra_state.
   virtual std::vector<ExtraState> extra_state() { return {}; }
 
   virtual StepTimes times() const = 0;
-  virtual std::vector<std::string> take_notes() { return {}; }  // decisions since the last call, for the log
+  // messages for the log about decisions since the last call
+  virtual std::vector<std::string> take_notes() { return {}; }
   virtual std::vector<NamedGroup> groups() const { return {}; }
-  virtual std::vector<comm::CallStats> messages() const { return {}; }  // further messages, for reports
+  // statistics of point-to-point messages, for reports
+  virtual std::vector<comm::CallStats> messages() const { return {}; }
 };
 
 struct StrategyRow {
@@ -159,9 +169,10 @@ struct StrategyRow {
   std::unique_ptr<Strategy> (*make)(const Setup& setup);
 };
 std::span<const StrategyRow> strategies();
-// UsageError lists the known methods, or the options that cannot be combined, with a suggestion.
+// Creates the strategy. Throws UsageError for an unknown method (the message lists the known methods) and for options
+// that cannot be combined (with a suggestion).
 std::unique_ptr<Strategy> make_strategy(const Setup& setup);
-// UsageError for an unknown word of any option, also of methods that are not selected.
+// Throws UsageError if an option has an unknown value; also checks options of methods that are not selected.
 void check_words(const Options& options);
 
 }  // namespace esp::sync

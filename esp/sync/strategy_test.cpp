@@ -1,4 +1,4 @@
-// Every strategy on a synthetic parameter list: gradients that arrive in any order, twice, or not at all.
+// Tests every strategy on a synthetic parameter list: gradients complete in any order, twice, or not at all.
 #include "esp/sync/strategy.h"
 
 #include <gtest/gtest.h>
@@ -18,12 +18,12 @@ const std::vector<std::vector<int64_t>> kUnits = {{7, 3, 11}, {5}, {1, 1, 13, 2}
 Options options_of(const std::string& method) {
   Options options;
   options.method = method;
-  options.first_bucket_mb = 8 * 4.0 / (1 << 20);  // eight elements
+  options.first_bucket_mb = 8 * 4.0 / (1 << 20);  // limit of eight elements per bucket
   options.bucket_mb = 16 * 4.0 / (1 << 20);
   return options;
 }
 
-// Small integers: their sums are exact in any order.
+// Small integers, whose sums are exact in any order.
 double gradient(int rank, int64_t element, int64_t pass) {
   return static_cast<double>(rank + 1) * static_cast<double>(element % 7 + 1) + static_cast<double>(pass);
 }
@@ -42,11 +42,12 @@ class Strategies : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Methods, Strategies, testing::Values("allreduce", "zero1", "zero2", "zero3"),
                          [](const auto& row) { return std::string(row.param); });
 
-// One pass in which this rank delivers only `order`, in that order.
+// Runs one pass. This rank completes only the gradients in `order`, in that order.
 void run_pass(StrategyFixture& made, const PassOptions& pass, const std::vector<nn::Parameter*>& order, int rank,
               int64_t number) {
   made.strategy->begin_pass(pass);
-  for (nn::Parameter& p : made.list.all()) p.weight.used_value();  // the same on all ranks
+  // Forward: uses the parameters in the same order on all ranks.
+  for (nn::Parameter& p : made.list.all()) p.weight.fetch_value();
   made.strategy->begin_backward();
   for (nn::Parameter* p : order)
     made.deliver<float>(*p, [&](int64_t i) { return gradient(rank, made.first(*p) + i, number); });
@@ -59,9 +60,9 @@ std::vector<nn::Parameter*> all_of(StrategyFixture& made) {
   return all;
 }
 
-// Every gradient that this rank owns, by element over all units.
+// Compares every gradient that this rank owns with expected(element), counted over all units.
 void expect_gradients(StrategyFixture& made, const std::function<double(int64_t)>& expected) {
-  for (const optim::OptimizerShard& one : made.strategy->owned()) {
+  for (const optim::OptimizerShard& one : made.strategy->optimizer_shards()) {
     const int64_t first = made.list.units()[static_cast<size_t>(one.range.unit)].first + one.range.begin;
     for (int64_t i = 0; i < one.grads.count(); ++i)
       EXPECT_EQ(one.grads.as<float>()[i], expected(first + i)) << "element " << first + i;
@@ -74,13 +75,13 @@ double sum_over(int size, int64_t element, int64_t pass) {
   return sum;
 }
 
-TEST_P(Strategies, SumForAnyCompletionOrder) {
+TEST_P(Strategies, SumGradientsForAnyCompletionOrder) {
   for (const int size : {1, 2, 3, 5, 8})
     with_ranks(size, [&](comm::Communicator* comm) {
       StrategyFixture made(kUnits, comm, options(), DType::f32);
       for (int64_t step = 0; step < 3; ++step) {
         auto order = all_of(made);
-        for (size_t i = order.size(); i > 1; --i)  // different on each rank
+        for (size_t i = order.size(); i > 1; --i)  // shuffles the order differently on each rank
           std::swap(
               order[i - 1],
               order[random_bits(static_cast<uint64_t>(comm->rank()), 4, i + 100 * static_cast<uint64_t>(step)) % i]);
@@ -104,13 +105,13 @@ TEST_P(Strategies, CountMissingGradientsAsZero) {
     for (size_t index = 0; index < all.size(); ++index)
       for (int64_t i = 0; i < all[index]->count(); ++i)
         parameter_of[static_cast<size_t>(made.first(*all[index]) + i)] = index;
-    for (int64_t step = 0; step < 3; ++step) {  // the first step fills memory that must not leak into later ones
+    for (int64_t step = 0; step < 3; ++step) {  // gradients of the first step must not leak into later ones
       std::vector<nn::Parameter*> order;
       for (size_t index = all.size(); index-- > 0;)
         if (!skips(comm->rank(), index, step)) order.push_back(all[index]);
       made.strategy->begin_step();
       made.strategy->begin_pass({});
-      for (nn::Parameter* p : all) p->weight.used_value();
+      for (nn::Parameter* p : all) p->weight.fetch_value();
       made.strategy->begin_backward();
       for (nn::Parameter* p : order)
         made.deliver<float>(*p, [&](int64_t i) { return gradient(comm->rank(), made.first(*p) + i, step); });
@@ -132,7 +133,7 @@ TEST_P(Strategies, CountMissingGradientsAsZero) {
 }
 
 // A parameter may have a gradient in the first micro-batch only.
-TEST_P(Strategies, SumMicroBatches) {
+TEST_P(Strategies, SumGradientsOverMicroBatches) {
   for (const char* accumulate : {"local", "reduced"}) {
     Options options = this->options();
     options.accumulate = accumulate;
@@ -170,7 +171,7 @@ TEST_P(Strategies, UseUpdatedWeightsInTheNextPass) {
       made.strategy->begin_step();
       made.strategy->begin_pass({});
       for (nn::Parameter& p : made.list.all()) {
-        const tensor::Tensor& values = p.weight.used_value();
+        const tensor::Tensor& values = p.weight.fetch_value();
         for (int64_t i = 0; i < p.count(); ++i)
           EXPECT_EQ(values.as<float>()[i], static_cast<float>(made.first(p) + i + 1000 * step)) << p.name;
       }
@@ -179,14 +180,14 @@ TEST_P(Strategies, UseUpdatedWeightsInTheNextPass) {
         made.deliver<float>(*p, [](int64_t) { return 1; });
       made.strategy->end_pass();
       made.strategy->finish();
-      for (const optim::OptimizerShard& one : made.strategy->owned())
+      for (const optim::OptimizerShard& one : made.strategy->optimizer_shards())
         for (int64_t i = 0; i < one.values.count(); ++i) one.values.as<float>()[i] += 1000;
       made.strategy->after_step();
     }
   });
 }
 
-// More ranks than elements: some own nothing and still take part in every collective.
+// There are more ranks than elements. Some ranks own nothing but must still take part in every collective.
 TEST_P(Strategies, SupportRanksThatOwnNothing) {
   for (const bool deterministic : {false, true})
     for (const DType storage : {DType::f32, DType::bf16})
@@ -196,7 +197,7 @@ TEST_P(Strategies, SupportRanksThatOwnNothing) {
         StrategyFixture made({{2}, {1}}, comm, options, storage);
         made.strategy->begin_step();
         made.strategy->begin_pass({});
-        for (nn::Parameter& p : made.list.all()) p.weight.used_value();
+        for (nn::Parameter& p : made.list.all()) p.weight.fetch_value();
         made.strategy->begin_backward();
         for (auto p = made.list.all().rbegin(); p != made.list.all().rend(); ++p) {
           if (storage == DType::f32) {
@@ -214,7 +215,7 @@ TEST_P(Strategies, SupportRanksThatOwnNothing) {
       });
 }
 
-TEST(Strategy, ListsTheKnownMethods) {
+TEST(Strategy, ErrorForUnknownMethodListsKnownMethods) {
   try {
     StrategyFixture made(kUnits, nullptr, options_of("zero7"), DType::f32);
     FAIL();
@@ -225,10 +226,10 @@ TEST(Strategy, ListsTheKnownMethods) {
   }
 }
 
-// x ← x − (γ/n)·Σ(a·x + noise) converges to E[x²] = γσ²/(n·a·(2 − γa)): n workers divide the noise by n.
-TEST(Strategy, DividesNoiseByTheNumberOfRanks) {
+// x ← x − (γ/n)·Σ(a·x + noise) converges to E[x²] = γσ²/(n·a·(2 − γa)): n workers reduce the noise by a factor of n.
+TEST(Strategy, ReducesNoiseVarianceByTheNumberOfRanks) {
   constexpr double kRate = 0.1, kCurvature = 0.8, kNoise = 1.5;
-  constexpr int64_t kCount = 1024;  // independent scalars
+  constexpr int64_t kCount = 1024;  // number of independent scalar problems
   constexpr int kWarmUp = 100, kSteps = 700;
   for (const int size : {1, 2, 4, 8}) {
     double measured = 0;
@@ -242,17 +243,17 @@ TEST(Strategy, DividesNoiseByTheNumberOfRanks) {
       optim::OptimizerOptions sgd;
       sgd.name = "sgd";
       sgd.momentum = 0;
-      const auto optimizer = optim::make_optimizer(sgd, made.list, made.context, made.strategy->owned());
+      const auto optimizer = optim::make_optimizer(sgd, made.list, made.context, made.strategy->optimizer_shards());
       double sum = 0;
       for (int step = 0; step < kSteps; ++step) {
         made.strategy->begin_step();
         made.strategy->begin_pass({});
-        const double* at = x.weight.used_value().as<double>();
+        const double* at = x.weight.fetch_value().as<double>();
         made.strategy->begin_backward();
         made.deliver<double>(x, [&](int64_t i) {
           const double unit =
               random_unit(static_cast<uint64_t>(comm->rank()), static_cast<uint64_t>(step), static_cast<uint64_t>(i));
-          const double noise = kNoise * std::sqrt(12.0) * (unit - 0.5);  // variance kNoise²
+          const double noise = kNoise * std::sqrt(12.0) * (unit - 0.5);  // uniform noise with variance kNoise²
           return (kCurvature * at[i] + noise) / size;
         });
         made.strategy->end_pass();

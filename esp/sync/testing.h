@@ -1,4 +1,4 @@
-// A parameter list without a model, and ranks that train it gradient by gradient. For tests of strategies.
+// Helpers of strategy tests: a parameter list without a model, and ranks that complete its gradients one by one.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace esp::sync {
 
-// Units of parameters of the given sizes; every strategy of the table takes them.
+// A strategy over units of parameters of the given sizes; works with every strategy of the table.
 struct StrategyFixture {
   device::MemoryAccount account;
   device::MemoryPool pool{account};
@@ -51,7 +51,7 @@ struct StrategyFixture {
 
 inline void with_ranks(int size, const std::function<void(comm::Communicator*)>& body) {
   net::run_threads(size, [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
+    auto comm = comm::make_communicator(world, world.world_group(), comm::test_options("inproc"));
     body(comm.get());
   });
 }

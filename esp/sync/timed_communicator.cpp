@@ -6,7 +6,7 @@
 namespace esp::sync {
 namespace {
 
-constexpr Duration kLongestGoodbye = std::chrono::seconds(30);
+constexpr Duration kMaxAbortWait = std::chrono::seconds(30);
 
 }  // namespace
 
@@ -15,12 +15,12 @@ using tensor::Tensor;
 TimedCommunicator::~TimedCommunicator() {
   std::erase_if(started_, [](const Work& work) { return work.done(); });
   if (started_.empty()) return;
-  comm_->abort("this rank stopped in mid-step");
+  comm_->abort("this rank stopped in the middle of a step");
   for (const Work& work : started_) {
     try {
-      work.wait(Deadline::after(kLongestGoodbye));
+      work.wait(Deadline::after(kMaxAbortWait));
     } catch (const std::exception&) {
-      // the error that aborted this rank was reported already
+      // A destructor must not throw; the error that aborted this rank was reported already.
     }
   }
 }
@@ -66,7 +66,7 @@ Work TimedCommunicator::start_group(std::span<const comm::Call> calls) {
 
 void TimedCommunicator::wait(const Work& work, const char* what) {
   if (work.done()) {
-    work.wait(Deadline::after_ms(0));  // rethrows the error
+    work.wait(Deadline::after_ms(0));  // the work is done, so this wait only rethrows its error
     return;
   }
   obs::Span span(options_.trace, what, "communication");

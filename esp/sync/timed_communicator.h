@@ -1,8 +1,9 @@
-// A communicator for strategies: asynchronous collectives, waited for in one order, and the time spent waiting (exposed
-// communication). With one rank every call completes at once, in place.
+// A communicator for strategies: starts asynchronous collectives, waits for them in the same order on every rank, and
+// measures the total time spent waiting (exposed communication). With a single rank every call completes at once, in
+// place.
 //
-// One thread. The communicator is borrowed. Destruction while a collective is in flight (an error in mid-step) aborts
-// the group, because the memory of the collective is about to be freed.
+// All calls come from one thread. The communicator is not owned. Destruction while a collective is in flight (an error
+// during a step) aborts the group, because the memory of the collective is about to be freed.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ namespace esp::sync {
 class TimedCommunicator {
  public:
   struct Options {
-    bool ordered = false;  // every element is summed in rank order, independent of chunking
+    bool ordered = false;  // true: each element is added in rank order for any chunking
     Duration timeout = std::chrono::minutes(10);
     obs::TraceRow* trace = nullptr;
   };
@@ -30,21 +31,20 @@ class TimedCommunicator {
   int rank() const { return comm_ ? comm_->rank() : 0; }
   int size() const { return comm_ ? comm_->size() : 1; }
   comm::Communicator* comm() const { return comm_; }
-  void set_communicator(comm::Communicator* comm) {
-    comm_ = comm;
-  }  // for later calls; requires that no collective is in flight
+  // replaces the communicator for later calls; no collective may be in flight
+  void set_communicator(comm::Communicator* comm) { comm_ = comm; }
   comm::Chunk chunk(int64_t count) const { return comm::chunk_of(static_cast<size_t>(count), size(), rank()); }
 
-  // In place, over the flat tensor `all`.
+  // Sums the flat tensor `all` in place.
   Work start_all_reduce(const tensor::Tensor& all);
   Work start_reduce_scatter(const tensor::Tensor& all);
   Work start_all_gather(const tensor::Tensor& all);
-  // Gathers the chunk of each rank into `all`.
+  // Gathers `chunk` of every rank into `all`.
   Work start_all_gather(const tensor::Tensor& chunk, const tensor::Tensor& all);
 
-  Work start_group(std::span<const comm::Call> calls);  // requires more than one rank
+  Work start_group(std::span<const comm::Call> calls);  // requires at least two ranks
 
-  void wait(const Work& work, const char* what);  // adds to exposed_ms
+  void wait(const Work& work, const char* what);  // waits for `work`; adds the wait time to exposed_ms
   double exposed_ms() const { return exposed_ms_; }
   void reset_times() { exposed_ms_ = 0; }
 
@@ -53,7 +53,7 @@ class TimedCommunicator {
 
   comm::Communicator* comm_;
   Options options_;
-  std::vector<Work> started_;  // possibly in flight
+  std::vector<Work> started_;  // collectives that may be in flight
   double exposed_ms_ = 0;
 };
 

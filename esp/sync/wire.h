@@ -1,4 +1,5 @@
-// Wire type of gradients: unchanged, or cast into a buffer before a collective and back after it.
+// Wire type: the element type in which gradients are sent. They are sent unchanged, or cast into a buffer before a
+// collective and back after it.
 #pragma once
 
 #include <string_view>
@@ -7,12 +8,12 @@
 
 namespace esp::sync {
 
-// auto: as stored. UsageError for an unknown name.
+// Parses `name`: auto (the storage type), fp32, bf16 or fp16. Throws UsageError for another name.
 DType wire_type(std::string_view name, DType storage);
 
-// `flat` itself, or a copy in the wire type, of category buffer.
+// Returns `flat` itself if its type is `wire`, otherwise a copy in that type (memory category buffer).
 tensor::Tensor to_wire(const tensor::Context& context, const tensor::Tensor& flat, DType wire);
-// Copies back into `flat`, unless it is the same memory.
+// Copies the result back into `flat`, unless both are the same memory.
 void from_wire(const tensor::Context& context, const tensor::Tensor& wire, const tensor::Tensor& flat);
 
 }  // namespace esp::sync

@@ -1,4 +1,4 @@
-// Selects the aggregation method by bytes sent. Arithmetic only.
+// Selects the aggregation method that sends the fewest bytes. Nothing is sent here.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -36,25 +36,26 @@ size_t bytes_sent(AggregationMethod method, const Compressor& compressor, int64_
                   int rank) {
   const auto others = static_cast<size_t>(size - 1);
   if (others == 0) return 0;
-  const size_t code = compressor.code_bytes(count, dtype);
+  const size_t code = compressor.encoded_bytes(count, dtype);
   if (method == AggregationMethod::gather) return others * (code + (compressor.fixed_length() ? 0 : sizeof(int64_t)));
-  if (method == AggregationMethod::sum) {  // a reduce-scatter and an all-gather of the encoded values
+  if (method == AggregationMethod::sum) {  // sum is a reduce-scatter and an all-gather of the encoded values
     const size_t element = size_of(compressor.summable(dtype).value());
     const size_t own = comm::chunk_of(code / element, size, rank).count * element;
     return code - own + others * own;
   }
-  size_t bytes = others * compressor.code_bytes(chunk_count(count, size, rank), dtype);
+  size_t bytes = others * compressor.encoded_bytes(chunk_count(count, size, rank), dtype);
   for (int k = 0; k < size; ++k)
-    if (k != rank) bytes += compressor.code_bytes(chunk_count(count, size, k), dtype);
+    if (k != rank) bytes += compressor.encoded_bytes(chunk_count(count, size, k), dtype);
   return bytes;
 }
 
 bool is_supported(AggregationMethod method, const Compressor& compressor, int64_t count, DType dtype, int size) {
   if (method == AggregationMethod::sum) return compressor.summable(dtype).has_value();
   if (method == AggregationMethod::gather) return true;
-  if (!compressor.fixed_length()) return false;  // the receiver must know the length
+  if (!compressor.fixed_length()) return false;  // two_phase: the receiver must know the encoded length in advance
   try {
-    compressor.check(chunk_count(count, size, size - 1));  // the shortest chunk
+    // the last chunk is the shortest: throws if the compressor does not support its length
+    compressor.check(chunk_count(count, size, size - 1));
   } catch (const UsageError&) {
     return false;
   }
@@ -90,8 +91,8 @@ std::unique_ptr<Aggregation> make_aggregation(AggregationMethod method, const Ag
           "aggregation sum: the encoded values of this compressor cannot be added. Use gather or two_phase, or a "
           "compressor such as randomk, fp16 or bf16.");
     throw UsageError(
-        fmt::format("aggregation two_phase over {} ranks: chunks of {} values are too short for this compressor, or "
-                    "its encoded length varies. Use gather.",
+        fmt::format("aggregation two_phase: {} ranks split a vector of {} values into chunks that are too short for "
+                    "this compressor, or its encoded length varies. Use gather.",
                     size, setup.count));
   }
   return method == AggregationMethod::two_phase ? make_two_phase(setup) : make_whole_sum(method, setup);

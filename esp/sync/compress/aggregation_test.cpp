@@ -29,8 +29,9 @@ Values<float> vector_of(int rank, int64_t n) {
 
 class AggregationMethods : public testing::TestWithParam<std::tuple<std::string, int>> {};
 
-// One collect and one spread of every method: sums of the decoded values in rank order, the rank's part, bytes.
-TEST_P(AggregationMethods, SumDecodedValuesAndSendTheBytesOfTheFormula) {
+// Runs one collect and one spread with every method. Checks the sum of the decoded values in rank order, this rank's
+// chunk of it, and the bytes sent.
+TEST_P(AggregationMethods, SumDecodedValuesAndSendThePredictedBytes) {
   const std::string& spec = std::get<0>(GetParam());
   const int size = std::get<1>(GetParam());
   const auto compressor = make_compressor(spec);
@@ -52,7 +53,7 @@ TEST_P(AggregationMethods, SumDecodedValuesAndSendTheBytesOfTheFormula) {
         std::lock_guard lock(mutex);
         result[static_cast<size_t>(comm.rank())] = whole;
 
-        // The expected decoded values.
+        // Computes the decoded values C(v) of one rank, as a reference.
         auto by_hand = [&](int rank, const Values<float>& v, uint64_t event) {
           const RandomKey draw{kSeed, event, static_cast<uint32_t>(rank)};
           if (method != AggregationMethod::two_phase) return compressed(*compressor, v, draw);
@@ -61,7 +62,7 @@ TEST_P(AggregationMethods, SumDecodedValuesAndSendTheBytesOfTheFormula) {
             const comm::Chunk chunk = comm::chunk_of(v.size(), size, k);
             const auto at = v.begin() + static_cast<std::ptrdiff_t>(chunk.offset);
             for (float part : compressed(*compressor, Values<float>(at, at + static_cast<std::ptrdiff_t>(chunk.count)),
-                                         draw.of_chunk(k)))
+                                         draw.for_chunk(k)))
               all.push_back(part);
           }
           return all;
@@ -75,7 +76,8 @@ TEST_P(AggregationMethods, SumDecodedValuesAndSendTheBytesOfTheFormula) {
         }
         for (size_t i = 0; i < share.count; ++i) {
           const float expected = want[share.offset + i];
-          if (method == AggregationMethod::sum && compressor->summable(DType::f32) != DType::f32) {  // added in 16 bits
+          // the encoded values are added in 16 bits
+          if (method == AggregationMethod::sum && compressor->summable(DType::f32) != DType::f32) {
             ASSERT_NEAR(sum[i], expected, 0.02 * size) << where;
           } else {
             ASSERT_EQ(sum[i], expected) << where;
@@ -111,18 +113,22 @@ TEST(CheapestMethod, SendsTheFewestBytes) {
   EXPECT_EQ(method("bf16", 100000, 8), "sum");
   EXPECT_EQ(method("int8", 100000, 8), "two_phase");
   EXPECT_EQ(method("int8", 100000, 8, false), "gather");
-  EXPECT_EQ(method("int8", 100000, 2), "gather");  // the same number of bytes, and one rounding less
+  // With two ranks, `gather` and `two_phase` send the same number of bytes, but `gather` quantises one time fewer.
+  EXPECT_EQ(method("int8", 100000, 2), "gather");
   EXPECT_EQ(method("threshold:1", 100000, 8), "gather");
-  EXPECT_EQ(method("topk:1", 100000, 8), "gather");  // one element of every chunk would take eight times the bytes
-  EXPECT_EQ(method("topk:200", 1000, 8), "gather");  // chunks of 125 have fewer than 200 elements
+  // two_phase would send one element of each of the eight chunks: eight times the bytes
+  EXPECT_EQ(method("topk:1", 100000, 8), "gather");
+  // two_phase is not supported: its chunks of 125 values have fewer than 200 elements
+  EXPECT_EQ(method("topk:200", 1000, 8), "gather");
 }
 
-TEST(CheapestMethod, SendsLessThanFullPrecisionWhereTopKPays) {
+TEST(CheapestMethod, TopKSendsFewerBytesWhenKIsBelowCountOverRanks) {
   const auto full = make_compressor("identity");
   for (int size : {2, 4, 8}) {
     const size_t whole = bytes_sent(AggregationMethod::sum, *full, 80000, DType::f32, size, 0);
     EXPECT_EQ(whole, static_cast<size_t>(2 * (size - 1)) * 80000 / static_cast<size_t>(size) * 4);
-    // (N−1)·8K < 8(N−1)/N·n exactly when K < n/N.
+    // gather of top-K (8K bytes per rank) sends less than an fp32 all-reduce exactly when K < n/N: (N−1)·8K <
+    // 8(N−1)/N·n.
     const auto at = make_compressor(fmt::format("topk:{}", 80000 / size));
     const auto below = make_compressor(fmt::format("topk:{}", 80000 / size - 1));
     EXPECT_EQ(bytes_sent(AggregationMethod::gather, *at, 80000, DType::f32, size, 0), whole);

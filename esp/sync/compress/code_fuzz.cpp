@@ -1,4 +1,4 @@
-// Decoding of arbitrary bytes either raises an error or writes within the vector.
+// Fuzz test: decodes arbitrary bytes. The decoder must throw an error or write inside the output vector only.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -18,11 +18,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto compressor = sync::make_compressor(specs[data[0] % specs.size()]);
   const int64_t count = data[1];
   const auto into = static_cast<kernel::WriteMode>(data[2] % 3);
-  // Also inputs of the right length: most inputs would fail the length check.
+  // Half of the inputs get the expected length. Most of the others would fail the length check.
   const bool fit = data[2] & 128;
   std::vector<std::byte> code(reinterpret_cast<const std::byte*>(data + 3),
                               reinterpret_cast<const std::byte*>(data + size));
-  if (fit && compressor->fixed_length()) code.resize(compressor->code_bytes(count, DType::f32));
+  if (fit && compressor->fixed_length()) code.resize(compressor->encoded_bytes(count, DType::f32));
   std::vector<float> y(static_cast<size_t>(count) + 2, 1.0f);
   try {
     compressor->decode(y.data() + 1, into, code, count, DType::f32, {1, data[2], 0}, {});

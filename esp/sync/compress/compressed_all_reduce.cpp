@@ -18,12 +18,12 @@ class CompressedAllReduce final : public ReplicatedStrategy {
   explicit CompressedAllReduce(const Setup& setup)
       : ReplicatedStrategy(setup),
         compression_(setup),
-        queue_(make_buckets(parameters_, to_bytes(setup.options.first_bucket_mb), to_bytes(setup.options.bucket_mb),
-                            setup.storage),
+        queue_(make_gradient_buckets(parameters_, to_bytes(setup.options.first_bucket_mb),
+                                     to_bytes(setup.options.bucket_mb), setup.storage),
                [this](size_t bucket) { in_flight_.push_back(executor_.start([this, bucket] { exchange(bucket); })); }),
         executor_(setup.ranks, setup.context) {
     int64_t longest = 0;
-    for (const Bucket& bucket : queue_.buckets()) {
+    for (const GradientBucket& bucket : queue_.buckets()) {
       exchanges_.push_back(
           compression_.summed({bucket.begin, bucket.end, exchanges_.size()}, executor_.ranks(), executor_.context()));
       longest = std::max(longest, bucket.count());
@@ -48,7 +48,7 @@ class CompressedAllReduce final : public ReplicatedStrategy {
   std::vector<ExtraState> extra_state() override { return extra_state_of(exchanges_); }
   std::vector<std::string> take_notes() override { return compression_.take_notes(); }
   std::vector<NamedGroup> groups() const override {
-    return executor_.ranks() ? std::vector<NamedGroup>{{"codes", executor_.ranks()}} : std::vector<NamedGroup>();
+    return executor_.ranks() ? std::vector<NamedGroup>{{"compressed", executor_.ranks()}} : std::vector<NamedGroup>();
   }
 
  private:
@@ -56,7 +56,7 @@ class CompressedAllReduce final : public ReplicatedStrategy {
 
   // Runs on the exchange thread, one bucket at a time.
   void exchange(size_t index) {
-    const Bucket& bucket = queue_.buckets()[index];
+    const GradientBucket& bucket = queue_.buckets()[index];
     const Tensor gradient = gradients(bucket.begin, bucket.end);
     const auto& stream = executor_.context().stream;
     const void* from = gradient.data();
@@ -72,7 +72,7 @@ class CompressedAllReduce final : public ReplicatedStrategy {
   BucketQueue queue_;
   std::vector<Work> in_flight_;
   Tensor sum_, wide_;
-  std::vector<std::unique_ptr<Feedback>> exchanges_;  // by bucket
+  std::vector<std::unique_ptr<Feedback>> exchanges_;  // one error feedback per gradient bucket
   ExchangeThread executor_;                           // last member: ends before the objects it uses
 };
 

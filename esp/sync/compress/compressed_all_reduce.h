@@ -1,8 +1,9 @@
-// Compressed all-reduce: every rank holds the whole model and exchanges compressed gradients, one exchange per bucket
-// (sync.compress, sync.feedback).
+// Compressed all-reduce: every rank holds the whole model and exchanges compressed gradients, one exchange per gradient
+// bucket (sync.compress, sync.feedback).
 //
-// Gradients are summed, so the factor of the mean is 1. Buckets are those of the plain all-reduce with fixed buckets;
-// each is compressed and sent as soon as backward has filled it (exchange_thread.h), in f32 for any storage type.
+// Gradients are summed, not averaged: the loss is already scaled by the global token count. Gradient buckets are those
+// of the plain all-reduce with fixed buckets. Each one is compressed and sent as soon as backward has filled it
+// (exchange_thread.h), in f32 for any storage type.
 #pragma once
 
 #include "esp/sync/strategy.h"

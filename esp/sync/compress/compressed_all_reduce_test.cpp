@@ -6,8 +6,8 @@
 
 #include "esp/base/error.h"
 #include "esp/sync/buckets.h"
-#include "esp/sync/compress/emulation.h"
 #include "esp/sync/compress/power_sgd.h"
+#include "esp/sync/compress/reference_feedback.h"
 #include "esp/sync/compress/strategy_compression.h"
 #include "esp/sync/testing.h"
 
@@ -33,19 +33,19 @@ float gradient(int rank, int step, int64_t element) {
   return static_cast<float>(random_unit(static_cast<uint64_t>(rank), static_cast<uint64_t>(step), at) - 0.5);
 }
 
-// All gradients after `finish`, by step, of one rank, and the bytes it sent in `finish`.
-struct Seen {
+// Gradients of one rank after `finish`, by step, and the bytes it sent in `finish`.
+struct RankResult {
   std::vector<Values<float>> steps;
   uint64_t bytes = 0;
 };
 
-Seen train(comm::Communicator* comm, const Options& options, DType storage) {
+RankResult train(comm::Communicator* comm, const Options& options, DType storage) {
   StrategyFixture made(kUnits, comm, options, storage);
-  Seen seen;
+  RankResult seen;
   for (int step = 0; step < kSteps; ++step) {
     made.strategy->begin_step();
     made.strategy->begin_pass({});
-    for (nn::Parameter& p : made.list.all()) p.weight.used_value();
+    for (nn::Parameter& p : made.list.all()) p.weight.fetch_value();
     made.strategy->begin_backward();
     for (nn::Parameter& p : made.list.all()) {
       auto value = [&](int64_t i) { return gradient(comm->rank(), step, made.first(p) + i); };
@@ -66,12 +66,12 @@ Seen train(comm::Communicator* comm, const Options& options, DType storage) {
   return seen;
 }
 
-std::vector<Bucket> buckets_of(nn::ParameterList& list, const Options& options) {
-  return make_buckets(list, static_cast<int64_t>(options.first_bucket_mb * (1 << 20)),
-                      static_cast<int64_t>(options.bucket_mb * (1 << 20)), DType::f32);
+std::vector<GradientBucket> buckets_of(nn::ParameterList& list, const Options& options) {
+  return make_gradient_buckets(list, static_cast<int64_t>(options.first_bucket_mb * (1 << 20)),
+                               static_cast<int64_t>(options.bucket_mb * (1 << 20)), DType::f32);
 }
 
-TEST(CompressedAllReduce, EqualsOneProcessBitForBitAndSendsTheExpectedBytes) {
+TEST(CompressedAllReduce, MatchesOneProcessReferenceBitForBitAndSendsTheExpectedBytes) {
   for (const auto& pair : {std::pair<std::string, std::string>{"topk:0.05", "ef"},
                            {"int8:64", "none"},
                            {"sign", "doublesqueeze"},
@@ -82,7 +82,7 @@ TEST(CompressedAllReduce, EqualsOneProcessBitForBitAndSendsTheExpectedBytes) {
     const std::string &compress = pair.first, &feedback = pair.second;
     const Options options = options_of(compress, feedback);
     const auto compressor = make_compressor(compress);
-    // All ranks in one process, bucket by bucket.
+    // Reference: all ranks in one process, bucket by bucket.
     nn::ParameterList list;
     int64_t total = 0;
     for (size_t u = 0; u < kUnits.size(); ++u) {
@@ -95,11 +95,11 @@ TEST(CompressedAllReduce, EqualsOneProcessBitForBitAndSendsTheExpectedBytes) {
     const auto buckets = buckets_of(list, options);
     EXPECT_GT(buckets.size(), 2u);
     for (size_t b = 0; b < buckets.size(); ++b) {
-      const Bucket& bucket = buckets[b];
+      const GradientBucket& bucket = buckets[b];
       const AggregationMethod method =
           cheapest_method(*compressor, bucket.count(), DType::f32, kRanks, {find_feedback(feedback).two_phase});
-      Emulation<float> all(*compressor, method, kRanks, static_cast<size_t>(bucket.count()),
-                           options.seed + b * 0x9e3779b97f4a7c15u, 1);
+      ReferenceFeedback<float> all(*compressor, method, kRanks, static_cast<size_t>(bucket.count()),
+                                   options.seed + b * 0x9e3779b97f4a7c15u, 1);
       for (int step = 0; step < kSteps; ++step) {
         std::vector<Values<float>> g(kRanks);
         for (int rank = 0; rank < kRanks; ++rank)
@@ -114,7 +114,7 @@ TEST(CompressedAllReduce, EqualsOneProcessBitForBitAndSendsTheExpectedBytes) {
             kSteps * rounds * bytes_sent(method, *compressor, bucket.count(), DType::f32, kRanks, rank);
     }
     with_ranks(kRanks, [&](comm::Communicator* comm) {
-      const Seen seen = train(comm, options, DType::f32);
+      const RankResult seen = train(comm, options, DType::f32);
       for (size_t step = 0; step < kSteps; ++step)
         EXPECT_TRUE(same_bits(seen.steps[step], want[step])) << compress << ' ' << feedback << " step " << step;
       EXPECT_EQ(seen.bytes, bytes[static_cast<size_t>(comm->rank())]) << compress << ' ' << feedback;
@@ -122,23 +122,23 @@ TEST(CompressedAllReduce, EqualsOneProcessBitForBitAndSendsTheExpectedBytes) {
   }
 }
 
-TEST(CompressedAllReduce, EqualsPlainAllReduceWithIdentity) {
+TEST(CompressedAllReduce, EqualsPlainAllReduceWithIdentityCompressor) {
   Options plain = options_of("none", "none");
   for (DType storage : {DType::f32, DType::f64})
     with_ranks(kRanks, [&](comm::Communicator* comm) {
-      const Seen want = train(comm, plain, storage), seen = train(comm, options_of("identity", "none"), storage);
+      const RankResult want = train(comm, plain, storage), seen = train(comm, options_of("identity", "none"), storage);
       for (size_t step = 0; step < kSteps; ++step)
         for (size_t i = 0; i < want.steps[step].size(); ++i)
           ASSERT_NEAR(seen.steps[step][i], want.steps[step][i], storage == DType::f32 ? 0 : 1e-6);
     });
 }
 
-TEST(CompressedAllReduce, TakesPowerSgd) {
-  std::vector<Seen> seen(kRanks);
+TEST(CompressedAllReduce, SupportsPowerSgd) {
+  std::vector<RankResult> seen(kRanks);
   with_ranks(kRanks, [&](comm::Communicator* comm) {
     seen[static_cast<size_t>(comm->rank())] = train(comm, options_of("powersgd:2", "none"), DType::f32);
   });
-  for (const Seen& other : seen) EXPECT_EQ(other.steps, seen[0].steps);
+  for (const RankResult& other : seen) EXPECT_EQ(other.steps, seen[0].steps);
 }
 
 TEST(CompressedAllReduce, RejectsIncompatibleOptions) {
@@ -154,9 +154,9 @@ TEST(CompressedAllReduce, RejectsIncompatibleOptions) {
   };
   auto nothing = [](Options&) {};
   EXPECT_FALSE(refused("topk:0.1", "ef", nothing));
-  EXPECT_TRUE(refused("topk:0.1", "none", nothing));   // diverges by theory
-  EXPECT_TRUE(refused("randomk:0.1", "ef", nothing));  // diverges by theory
-  EXPECT_TRUE(refused("topk:100000", "ef", nothing));  // more than the elements of the bucket
+  EXPECT_TRUE(refused("topk:0.1", "none", nothing));   // this compressor without feedback diverges in theory
+  EXPECT_TRUE(refused("randomk:0.1", "ef", nothing));  // this compressor with ef diverges in theory
+  EXPECT_TRUE(refused("topk:100000", "ef", nothing));  // K is larger than the number of elements of the bucket
   EXPECT_TRUE(refused("powersgd:0", "none", nothing));
   EXPECT_TRUE(refused("powersgd", "ef21", nothing));
   EXPECT_TRUE(refused("topk:0.1", "ef", [](Options& o) { o.buckets = "cycle"; }));

@@ -23,7 +23,7 @@ void require_length(std::span<const std::byte> code, size_t bytes, int64_t count
                     fmt::format("encoded vector of {} values: got {} bytes; expected {}", count, code.size(), bytes));
 }
 
-void damaged(std::string_view what) {
+void fail_corrupt(std::string_view what) {
   throw CommError(CommError::Kind::corrupt, -1, fmt::format("damaged encoded vector: {}", what));
 }
 

@@ -33,7 +33,7 @@ const std::vector<std::string> kEvery = {"identity",
                                          "randomk:3:unscaled",
                                          "threshold:0.5"};
 
-// Vectors on which bounds are tight.
+// Vectors for which a compressor's error comes close to its bound.
 std::vector<std::pair<std::string, Values<float>>> hard_vectors(int64_t n) {
   std::vector<std::pair<std::string, Values<float>>> all;
   const auto size = static_cast<size_t>(n);
@@ -88,7 +88,7 @@ TEST(Compressors, EncodeToTheDocumentedLength) {
   };
   for (const Case& it : cases) {
     const auto compressor = make_compressor(it.spec);
-    EXPECT_EQ(compressor->code_bytes(it.n, DType::f32), it.bytes) << it.spec;
+    EXPECT_EQ(compressor->encoded_bytes(it.n, DType::f32), it.bytes) << it.spec;
     EXPECT_EQ(code_of(*compressor, normal_values(it.n, 4)).size(), it.bytes) << it.spec;
   }
   const auto threshold = make_compressor("threshold:2");
@@ -115,18 +115,18 @@ TEST(Compressors, DecodeDeterministically) {
       }
       EXPECT_TRUE(same_bits(added, by_hand)) << spec << " of " << n;
       EXPECT_TRUE(same_bits(subtracted, minus)) << spec << " of " << n;
-      // f64 round trip is exact.
+      // The same values as f64 must decode to the same result as f32.
       const Values<double> wide(x.begin(), x.end());
       const Values<double> back = compressed(*compressor, wide, draw);
       for (size_t i = 0; i < back.size(); ++i) {
-        // the scale factor is rounded to f32
+        // randomk rounds its scale factor n/K to f32
         const double slack = spec == "randomk:0.1" ? 2e-7 * std::abs(back[i]) : 0;
         ASSERT_NEAR(back[i], static_cast<double>(y[i]), slack) << spec << " of " << n;
       }
     }
 }
 
-TEST(Compressors, EncodeZeroAndOneValue) {
+TEST(Compressors, EncodeEmptyAndOneElementVectors) {
   for (const std::string& spec : kEvery) {
     if (spec == "topk:3" || spec.starts_with("randomk:3")) continue;
     const auto compressor = make_compressor(spec);
@@ -135,13 +135,13 @@ TEST(Compressors, EncodeZeroAndOneValue) {
   }
 }
 
-TEST(Compressors, ContractByDeltaOnHardVectors) {
+TEST(Compressors, ContractByAtLeastDeltaOnHardVectors) {
   for (const std::string& spec : kEvery)
     for (int64_t n : {1, 16, 100, 2000}) {
       const auto compressor = make_compressor(spec);
       if (spec == "topk:3" && n < 3) continue;
       const auto delta = compressor->guarantee(n).delta;
-      if (!delta || spec.starts_with("randomk")) continue;  // the bound of randomk holds in expectation
+      if (!delta || spec.starts_with("randomk")) continue;  // the bound of randomk holds only for the expected error
       EXPECT_GT(*delta, 0) << spec;
       for (const auto& [name, x] : hard_vectors(n))
         EXPECT_LE(distance2(compressed(*compressor, x), x), (1 - *delta) * norm2(x) * (1 + 1e-6))
@@ -149,7 +149,7 @@ TEST(Compressors, ContractByDeltaOnHardVectors) {
     }
 }
 
-// Sums over draws of one number that has mean 0 if the compressor is unbiased.
+// Statistics of one number over many random draws. If the compressor is unbiased, the number has mean 0.
 struct Samples {
   double sum = 0, squares = 0;
   int64_t num = 0;
@@ -165,10 +165,10 @@ struct Samples {
   }
 };
 
-// Means are within 4 standard errors of the samples plus the fp32 rounding of the encoded values: each coordinate where
-// every outcome is frequent; on every vector, also with rare outcomes, the error along x and along random signs. The
-// mean square error is within ω‖x‖² plus its standard error.
-TEST(Compressors, AreUnbiasedWithinTheirOmega) {
+// The mean error must be within 4 standard errors, plus the fp32 rounding of the encoded values. Each coordinate is
+// checked if all its outcomes are frequent. The error along x and along a vector of random signs is checked for every
+// vector, also if some outcomes are rare. The mean square error must be at most ω‖x‖² plus its standard error.
+TEST(Compressors, AreUnbiasedWithVarianceWithinOmega) {
   constexpr int kDraws = 4000;
   for (const std::string spec : {"int8:64:stochastic", "int4:16:stochastic", "qsgd:16", "qsgd:4:64", "qsgd:1:8",
                                  "natural", "randomk:0.1", "randomk:3"}) {
@@ -202,7 +202,7 @@ TEST(Compressors, AreUnbiasedWithinTheirOmega) {
   }
 }
 
-TEST(Compressors, ContractInExpectationWithRandomCoordinates) {
+TEST(Compressors, RandomKContractsInExpectation) {
   const auto compressor = make_compressor("randomk:0.25:unscaled");
   for (const auto& [name, x] : hard_vectors(64)) {
     double error = 0, error2 = 0;
@@ -226,7 +226,7 @@ TEST(RandomQuantiser, RoundsSixTenthsToHalfOrThreeQuarters) {
   EXPECT_NEAR(seen[0.5f] / double{kDraws}, 0.6, 4 * std::sqrt(0.24 / kDraws));
   EXPECT_NEAR(seen[0.75f] / double{kDraws}, 0.4, 4 * std::sqrt(0.24 / kDraws));
   EXPECT_EQ(compressed(*compressor, Values<float>{-3, 0, 0.25f, 1, 7}), (Values<float>{0, 0, 0.25f, 1, 1}));
-  // The rule enumerated over every draw u = k/1000: exactly the mean.
+  // Encodes with every u = k/1000 instead of random draws: the mean must be exact.
   int up = 0;
   for (int k = 0; k < 1000; ++k) up += k / 1000.0 < (0.6 - 0.5) / 0.25 - 1e-12;
   EXPECT_EQ(0.5 * (1000 - up) + 0.75 * up, 600);
@@ -239,7 +239,7 @@ TEST(TopK, BreaksTiesByLowerIndexAndReachesItsBoundOnConstants) {
   EXPECT_DOUBLE_EQ(distance2(compressed(*make_compressor("topk:5"), x), x), (1 - 0.1) * norm2(x));
 }
 
-TEST(Sign, HasTheExactErrorAndOneBitIsNoWorse) {
+TEST(Sign, ErrorMatchesTheFormulaAndIsAtLeastTheOneBitError) {
   for (const auto& [name, x] : hard_vectors(200)) {
     double l1 = 0;
     for (float v : x) l1 += std::abs(static_cast<double>(v));
@@ -252,7 +252,7 @@ TEST(Sign, HasTheExactErrorAndOneBitIsNoWorse) {
   EXPECT_EQ(compressed(*make_compressor("onebit"), Values<float>{0, 2, -3, -1}), (Values<float>{1, 1, -2, -2}));
 }
 
-TEST(RandomK, DrawsEqualCoordinatesOnAllRanksAndNewOnesPerEvent) {
+TEST(RandomK, DrawsSameCoordinatesOnAllRanksAndNewOnesPerCall) {
   const auto compressor = make_compressor("randomk:5");
   const Values<float> x(40, 1.0f);
   EXPECT_EQ(compressed(*compressor, x, {1, 2, 0}), compressed(*compressor, x, {1, 2, 3}));
@@ -273,7 +273,7 @@ TEST(Compressors, PropagateNonFiniteValues) {
   EXPECT_THROW(compressed(*make_compressor("random:0,1"), Values<float>{NAN}), UsageError);
 }
 
-TEST(Compressors, RejectOptionsWithAHint) {
+TEST(Compressors, RejectInvalidOptionsWithAHint) {
   auto message_of = [](const std::string& spec, int64_t n = 10) -> std::string {
     try {
       make_compressor(spec)->check(n);
@@ -297,7 +297,7 @@ TEST(Compressors, RejectOptionsWithAHint) {
   EXPECT_EQ(message_of("threshold"), "no error");
   EXPECT_THAT(message_of("power"), testing::HasSubstr("powersgd"));
   EXPECT_THAT(message_of("threshold:-1"), testing::HasSubstr("from 0"));
-  EXPECT_THAT(message_of("sign:3"), testing::HasSubstr("unknown or surplus option"));
+  EXPECT_THAT(message_of("sign:3"), testing::HasSubstr("unknown or extra option"));
 }
 
 TEST(Compressors, RejectDamagedEncodings) {
@@ -313,7 +313,7 @@ TEST(Compressors, RejectDamagedEncodings) {
   auto top = code_of(*make_compressor("topk:2"), Values<float>{1, 2, 3});
   top[0] = std::byte{200};
   EXPECT_THROW(decoded("topk:2", top, 3), CommError);
-  top[0] = top[4];  // duplicate index
+  top[0] = top[4];  // makes an index a duplicate
   EXPECT_THROW(decoded("topk:2", top, 3), CommError);
   auto levels = code_of(*make_compressor("random:0,1,2"), Values<float>{1, 2});
   levels[0] = std::byte{0xff};

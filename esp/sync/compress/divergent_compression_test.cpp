@@ -2,20 +2,20 @@
 #include <gtest/gtest.h>
 
 #include "esp/base/error.h"
-#include "esp/sync/compress/emulation.h"
+#include "esp/sync/compress/reference_feedback.h"
 #include "esp/sync/compress/strategy_compression.h"
 #include "esp/sync/local/local.h"
-#include "esp/sync/problems/drive.h"
 #include "esp/sync/problems/reference_replicas.h"
+#include "esp/sync/problems/train_problem.h"
 
 namespace esp::sync {
 namespace {
 
 constexpr int64_t kDim = 200;
-const std::vector<size_t> kUnits = {100, 50, 50};  // as drive() divides kDim
+const std::vector<size_t> kUnits = {100, 50, 50};  // the unit sizes into which train_problem() divides kDim
 
-DriveOptions options_of(const std::string& method, const std::string& compress, const std::string& feedback) {
-  DriveOptions o;
+ProblemTrainingOptions options_of(const std::string& method, const std::string& compress, const std::string& feedback) {
+  ProblemTrainingOptions o;
   o.sync.method = method;
   o.sync.compress = compress;
   o.sync.feedback = feedback;
@@ -27,7 +27,7 @@ DriveOptions options_of(const std::string& method, const std::string& compress, 
   return o;
 }
 
-std::unique_ptr<OptimizationProblem> unlike(int nodes) {
+std::unique_ptr<OptimizationProblem> heterogeneous_problem(int nodes) {
   ProblemOptions o;
   o.nodes = nodes;
   o.dim = kDim;
@@ -37,36 +37,37 @@ std::unique_ptr<OptimizationProblem> unlike(int nodes) {
   return make_quadratic(o);
 }
 
-struct Driven {
+struct TrainedReplicas {
   std::vector<Vector> x;
-  std::vector<uint64_t> codes, sent;  // bytes: in total, and in point-to-point messages
+  std::vector<uint64_t> compressed, sent;  // bytes that each rank sent: in all calls, and in point-to-point messages
 };
 
-Driven run(const OptimizationProblem& problem, int ranks, const DriveOptions& options) {
+TrainedReplicas run(const OptimizationProblem& problem, int ranks, const ProblemTrainingOptions& options) {
   const auto n = static_cast<size_t>(ranks);
-  Driven all{std::vector<Vector>(n), std::vector<uint64_t>(n), std::vector<uint64_t>(n)};
-  on_ranks(ranks, [&](comm::Communicator* comm) {
+  TrainedReplicas all{std::vector<Vector>(n), std::vector<uint64_t>(n), std::vector<uint64_t>(n)};
+  run_on_ranks(ranks, [&](comm::Communicator* comm) {
     const auto r = static_cast<size_t>(comm->rank());
-    all.x[r] = drive(problem, comm, options);
+    all.x[r] = train_problem(problem, comm, options);
     for (const comm::CallStats& s : comm->stats()) {
-      all.codes[r] += s.bytes_sent;
+      all.compressed[r] += s.bytes_sent;
       if (s.op == comm::Op::send) all.sent[r] += s.bytes_sent;
     }
   });
   return all;
 }
 
-uint64_t seed_of(const DriveOptions& options, size_t unit) {
+uint64_t seed_of(const ProblemTrainingOptions& options, size_t unit) {
   return options.sync.seed + unit * 0x9e3779b97f4a7c15u;
 }
 
-// In every round each replica's change against θ is exchanged, unit by unit, and θ moves by the result.
-std::vector<Vector> emulate_rounds(const OptimizationProblem& problem, int n, const DriveOptions& options) {
+// Reference in one process. In every round the replicas exchange their changes relative to θ, unit by unit; then θ
+// moves by the result.
+std::vector<Vector> emulate_rounds(const OptimizationProblem& problem, int n, const ProblemTrainingOptions& options) {
   const auto compressor = make_compressor(options.sync.compress);
   const bool outer = options.sync.method == "diloco";
-  ReferenceReplicas copies(problem, n, options.lr);
+  ReferenceReplicas replicas(problem, n, options.lr);
   Vector theta(kDim), u(kDim);
-  std::vector<Emulation<double>> units;
+  std::vector<ReferenceFeedback<double>> units;
   for (size_t unit = 0; unit < kUnits.size(); ++unit) {
     const auto count = static_cast<int64_t>(kUnits[unit]);
     const AggregationMethod method =
@@ -74,13 +75,13 @@ std::vector<Vector> emulate_rounds(const OptimizationProblem& problem, int n, co
     units.emplace_back(*compressor, method, n, kUnits[unit], seed_of(options, unit), 1);
   }
   for (int64_t k = 0; k < options.steps; ++k) {
-    copies.gradients(k);
-    copies.adapt();
+    replicas.gradients(k);
+    replicas.adapt();
     if ((k + 1) % 3 != 0) continue;
     size_t first = 0;
     for (size_t unit = 0; unit < kUnits.size(); first += kUnits[unit++]) {
       std::vector<Vector> back;
-      for (const Vector& x : copies.x) {
+      for (const Vector& x : replicas.x) {
         Vector& one = back.emplace_back(kUnits[unit]);
         for (size_t d = 0; d < one.size(); ++d) one[d] = (theta[first + d] - x[first + d]) * (1.0 / n);
       }
@@ -95,21 +96,21 @@ std::vector<Vector> emulate_rounds(const OptimizationProblem& problem, int n, co
         }
       }
     }
-    copies.x.assign(copies.x.size(), theta);
+    replicas.x.assign(replicas.x.size(), theta);
   }
-  return copies.x;
+  return replicas.x;
 }
 
-TEST(CompressedLocalSteps, EqualOneProcessBitForBit) {
+TEST(CompressedLocalSteps, MatchOneProcessReferenceBitForBit) {
   for (const char* method : {"local", "diloco"})
     for (const auto& pair : {std::pair<std::string, std::string>{"topk:0.1", "ef"},
                              {"sign", "doublesqueeze"},
                              {"topk:0.2", "ef21"},
                              {"topk:0.1", "neolithic:2"},
                              {"qsgd:16:64", "none"}}) {
-      const DriveOptions options = options_of(method, pair.first, pair.second);
-      const auto problem = unlike(4);
-      const Driven seen = run(*problem, 4, options);
+      const ProblemTrainingOptions options = options_of(method, pair.first, pair.second);
+      const auto problem = heterogeneous_problem(4);
+      const TrainedReplicas seen = run(*problem, 4, options);
       const std::vector<Vector> want = emulate_rounds(*problem, 4, options);
       for (size_t r = 0; r < 4; ++r)
         EXPECT_TRUE(same_bits(seen.x[r], want[r]))
@@ -117,12 +118,12 @@ TEST(CompressedLocalSteps, EqualOneProcessBitForBit) {
     }
 }
 
-// Per round: a compressed exchange of every unit, and the consensus distance.
-TEST(CompressedLocalSteps, SendTheBytesOfTheirMethod) {
+// In each round a rank sends the compressed change of every unit, and one number for the consensus distance.
+TEST(CompressedLocalSteps, SendTheBytesOfTheirAggregationMethod) {
   const auto compressor = make_compressor("topk:0.1");
-  const Driven seen = run(*unlike(4), 4, options_of("local", "topk:0.1", "ef"));
+  const TrainedReplicas seen = run(*heterogeneous_problem(4), 4, options_of("local", "topk:0.1", "ef"));
   uint64_t number = 0;
-  on_ranks(4, [&](comm::Communicator* comm) {
+  run_on_ranks(4, [&](comm::Communicator* comm) {
     double value = 0;
     comm::Call call;
     call.op = comm::Op::all_reduce;
@@ -137,35 +138,36 @@ TEST(CompressedLocalSteps, SendTheBytesOfTheirMethod) {
   uint64_t round = number;
   for (const size_t unit : kUnits)
     round += bytes_sent(AggregationMethod::gather, *compressor, static_cast<int64_t>(unit), DType::f64, 4, 1);
-  EXPECT_EQ(seen.codes[1], 4 * round);
+  EXPECT_EQ(seen.compressed[1], 4 * round);
 }
 
-TEST(CompressedLocalSteps, EqualLocalSgdWithIdentity) {
-  const auto problem = unlike(4);
-  const Driven plain = run(*problem, 4, options_of("local", "none", "none"));
-  const Driven codes = run(*problem, 4, options_of("local", "identity", "none"));
-  for (size_t d = 0; d < static_cast<size_t>(kDim); ++d) EXPECT_NEAR(codes.x[0][d], plain.x[0][d], 1e-12);
+TEST(CompressedLocalSteps, EqualLocalSgdWithIdentityCompressor) {
+  const auto problem = heterogeneous_problem(4);
+  const TrainedReplicas plain = run(*problem, 4, options_of("local", "none", "none"));
+  const TrainedReplicas compressed = run(*problem, 4, options_of("local", "identity", "none"));
+  for (size_t d = 0; d < static_cast<size_t>(kDim); ++d) EXPECT_NEAR(compressed.x[0][d], plain.x[0][d], 1e-12);
 }
 
-// Only the sampled clients push: the mean is theirs, in their order, and other replicas send only as servers.
+// Only the sampled clients push their weights, and the mean adds them in client order. A replica that is not sampled
+// sends bytes only if it is a server.
 TEST(FederatedAveraging, AveragesTheSampledClientsOverServers) {
   const int n = 5;
-  const auto problem = unlike(n);
-  DriveOptions options = options_of("local", "none", "none");
+  const auto problem = heterogeneous_problem(n);
+  ProblemTrainingOptions options = options_of("local", "none", "none");
   options.sync.average_over = "servers";
   options.sync.ps.servers = 2;
   options.sync.sample = 2;
-  ReferenceReplicas copies(*problem, n, options.lr);
+  ReferenceReplicas replicas(*problem, n, options.lr);
   std::vector<uint64_t> bytes(n);
   for (int64_t k = 0; k < options.steps; ++k) {
-    copies.gradients(k);
-    copies.adapt();
+    replicas.gradients(k);
+    replicas.adapt();
     if ((k + 1) % 3 != 0) continue;
-    const std::vector<int> drawn = drawn_clients(options.sync.seed, k / 3, n, 2);
+    const std::vector<int> drawn = sampled_clients(options.sync.seed, k / 3, n, 2);
     Vector mean(kDim);
     for (size_t d = 0; d < mean.size(); ++d)
-      mean[d] = 0.5 * copies.x[static_cast<size_t>(drawn[0])][d] + 0.5 * copies.x[static_cast<size_t>(drawn[1])][d];
-    copies.x.assign(copies.x.size(), mean);
+      mean[d] = 0.5 * replicas.x[static_cast<size_t>(drawn[0])][d] + 0.5 * replicas.x[static_cast<size_t>(drawn[1])][d];
+    replicas.x.assign(replicas.x.size(), mean);
     for (const size_t unit : kUnits)
       for (int r = 0; r < n; ++r) {
         const auto own = r < 2 ? comm::chunk_of(unit, 2, r).count : 0;
@@ -173,94 +175,94 @@ TEST(FederatedAveraging, AveragesTheSampledClientsOverServers) {
         bytes[static_cast<size_t>(r)] += (n - 1) * own * 8;
       }
   }
-  const Driven seen = run(*problem, n, options);
+  const TrainedReplicas seen = run(*problem, n, options);
   for (size_t r = 0; r < n; ++r) {
-    EXPECT_TRUE(same_bits(seen.x[r], copies.x[r])) << "rank " << r;
+    EXPECT_TRUE(same_bits(seen.x[r], replicas.x[r])) << "rank " << r;
     EXPECT_EQ(seen.sent[r], bytes[r]) << "rank " << r;
   }
 }
 
-TEST(FederatedAveraging, OverServersEqualsAllReduce) {
-  const auto problem = unlike(4);
-  DriveOptions options = options_of("local", "none", "none");
+TEST(FederatedAveraging, EqualsAllReduceWhenAveragedOverServers) {
+  const auto problem = heterogeneous_problem(4);
+  ProblemTrainingOptions options = options_of("local", "none", "none");
   options.sync.client_weights = "tokens";
-  const Driven expected = run(*problem, 4, options);
+  const TrainedReplicas expected = run(*problem, 4, options);
   options.sync.average_over = "servers";
-  const Driven seen = run(*problem, 4, options);
+  const TrainedReplicas seen = run(*problem, 4, options);
   for (size_t d = 0; d < static_cast<size_t>(kDim); ++d) EXPECT_NEAR(seen.x[2][d], expected.x[2][d], 1e-12);
   options.sync.ps.servers = 9;
   EXPECT_THROW(run(*problem, 4, options), UsageError);
 }
 
-TEST(CompressedGossip, EqualsOneProcessBitForBitAndPreservesTheMean) {
+TEST(CompressedGossip, MatchesOneProcessReferenceBitForBitAndPreservesTheMean) {
   for (const char* topology : {"ring", "exponential", "star"})
     for (const char* compress : {"topk:0.1", "int8:64", "qsgd:16:64"})
       for (const int64_t period : {0, 4}) {
         const int n = 5;
-        const auto problem = unlike(n);
-        DriveOptions options = options_of("gossip", compress, "ef21");
+        const auto problem = heterogeneous_problem(n);
+        ProblemTrainingOptions options = options_of("gossip", compress, "ef21");
         options.sync.topology = topology;
         options.sync.period = period;
         options.sync.gossip_step = 0.4;
         const auto compressor = make_compressor(compress);
         const MixingMatrix mixing = make_topology(topology, n).at(0);
-        ReferenceReplicas copies(*problem, n, options.lr);
-        std::vector<Vector> known = copies.x, heard = copies.x;  // x̂ and s
+        ReferenceReplicas replicas(*problem, n, options.lr);
+        std::vector<Vector> estimates = replicas.x, estimate_sums = replicas.x;  // x̂ and s of each replica
         uint64_t steps = 0;
         for (int64_t k = 0; k < options.steps; ++k) {
-          copies.gradients(k);
-          copies.adapt();
-          const Vector before = ReferenceReplicas::mean(copies.x);
+          replicas.gradients(k);
+          replicas.adapt();
+          const Vector before = ReferenceReplicas::mean(replicas.x);
           if (period > 0 && (k + 1) % period == 0) {
-            copies.average();
+            replicas.average();
             continue;
           }
           ++steps;
           size_t first = 0;
           for (size_t unit = 0; unit < kUnits.size(); first += kUnits[unit++]) {
             std::vector<Vector> moves;
-            for (size_t i = 0; i < copies.x.size(); ++i) {
+            for (size_t i = 0; i < replicas.x.size(); ++i) {
               Vector change(kUnits[unit]);
-              for (size_t d = 0; d < change.size(); ++d) change[d] = copies.x[i][first + d] - known[i][first + d];
+              for (size_t d = 0; d < change.size(); ++d) change[d] = replicas.x[i][first + d] - estimates[i][first + d];
               moves.push_back(compressed(*compressor, change,
                                          {seed_of(options, unit), static_cast<uint64_t>(k), static_cast<uint32_t>(i)}));
-              for (size_t d = 0; d < change.size(); ++d) known[i][first + d] += moves[i][d];
+              for (size_t d = 0; d < change.size(); ++d) estimates[i][first + d] += moves[i][d];
             }
-            for (size_t i = 0; i < copies.x.size(); ++i)
+            for (size_t i = 0; i < replicas.x.size(); ++i)
               for (size_t d = 0; d < kUnits[unit]; ++d) {
-                double& s = heard[i][first + d];
+                double& s = estimate_sums[i][first + d];
                 for (const NeighbourWeight& one : mixing[i])
                   if (one.weight > 0) s = s + one.weight * moves[static_cast<size_t>(one.from)][d];
-                copies.x[i][first + d] = copies.x[i][first + d] + 0.4 * s + -0.4 * known[i][first + d];
+                replicas.x[i][first + d] = replicas.x[i][first + d] + 0.4 * s + -0.4 * estimates[i][first + d];
               }
           }
-          const Vector after = ReferenceReplicas::mean(copies.x);
+          const Vector after = ReferenceReplicas::mean(replicas.x);
           for (size_t d = 0; d < after.size(); ++d) ASSERT_NEAR(after[d], before[d], 1e-12);
         }
-        const Driven seen = run(*problem, n, options);
+        const TrainedReplicas seen = run(*problem, n, options);
         uint64_t code = 0;
-        for (const size_t unit : kUnits) code += compressor->code_bytes(static_cast<int64_t>(unit), DType::f64);
+        for (const size_t unit : kUnits) code += compressor->encoded_bytes(static_cast<int64_t>(unit), DType::f64);
         for (int r = 0; r < n; ++r) {
-          EXPECT_TRUE(same_bits(seen.x[static_cast<size_t>(r)], copies.x[static_cast<size_t>(r)]))
+          EXPECT_TRUE(same_bits(seen.x[static_cast<size_t>(r)], replicas.x[static_cast<size_t>(r)]))
               << topology << ' ' << compress << ' ' << period << " rank " << r;
-          EXPECT_EQ(seen.sent[static_cast<size_t>(r)], steps * code * listeners(mixing, r).size());
+          EXPECT_EQ(seen.sent[static_cast<size_t>(r)], steps * code * out_neighbours(mixing, r).size());
         }
       }
 }
 
-// Replicas with different minimisers stay close with a compression of 1/10, the closer the larger the step, up to a
-// point.
+// Replicas with different minimisers stay close with a compression ratio of 1/10. Up to a limit, a larger gossip step
+// keeps them closer.
 TEST(CompressedGossip, KeepsReplicasClose) {
-  const auto problem = unlike(8);
+  const auto problem = heterogeneous_problem(8);
   const auto apart = [&](const std::string& method, double step) {
-    DriveOptions options =
+    ProblemTrainingOptions options =
         options_of(method, method == "gossip" ? "topk:0.1" : "none", method == "gossip" ? "ef21" : "none");
     options.sync.period = 0;
-    options.sync.tau = 1000;  // never
+    options.sync.tau = 1000;  // longer than the run, so the replicas never average
     options.sync.gossip_step = step;
     options.steps = 300;
     options.lr = 0.01;
-    const Driven seen = run(*problem, 8, options);
+    const TrainedReplicas seen = run(*problem, 8, options);
     const Vector mean = ReferenceReplicas::mean(seen.x);
     double sum = 0;
     for (const Vector& x : seen.x) sum += distance2(x, mean);
@@ -286,7 +288,7 @@ TEST(CompressedGossip, RejectsIncompatibleOptionsWithAReason) {
   refused("CHOCO", [](Options& o) { o.feedback = "ef"; });
   refused("fixed graph", [](Options& o) { o.topology = "one_peer"; });
   refused("tracked", [](Options& o) { o.tracking = true; });
-  refused("after the step", [](Options& o) { o.gossip_mode = "adapt_with_combine"; });
+  refused("before they are known", [](Options& o) { o.gossip_mode = "adapt_with_combine"; });
   refused("gossip_step", [](Options& o) { o.gossip_step = 0; });
   refused("powersgd", [](Options& o) { o.compress = "powersgd", o.feedback = "none"; });
   refused("length", [](Options& o) { o.compress = "threshold:1"; });

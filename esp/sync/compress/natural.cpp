@@ -1,6 +1,6 @@
-// Natural compression (Horváth et al. 2019), encoded as in kernel/random_codes.h.
-#include "esp/kernel/random_codes.h"
-#include "esp/sync/compress/compressors_list.h"
+// Compressor natural (Horváth et al. 2019): rounding to powers of two, encoded as in kernel/random_codes.h.
+#include "esp/kernel/stochastic_rounding.h"
+#include "esp/sync/compress/compressor_factories.h"
 
 namespace esp::sync {
 namespace {
@@ -13,7 +13,7 @@ class Natural final : public NarrowCompressor {
   size_t bytes_of(int64_t count) const override { return kernel::natural_bytes(count); }
   void encode_floats(std::byte* code, const float* x, int64_t count, const RandomKey& draw,
                      const device::Stream& stream) const override {
-    kernel::natural_encode(code, x, count, {draw.seed, draw.own()}, stream);
+    kernel::natural_encode(code, x, count, {draw.seed, draw.private_stream()}, stream);
   }
   void decode_floats(float* y, WriteMode into, const std::byte* code, int64_t count,
                      const device::Stream& stream) const override {
@@ -23,7 +23,7 @@ class Natural final : public NarrowCompressor {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_natural(Arguments&) {
+std::unique_ptr<Compressor> make_natural(SpecArguments&) {
   return std::make_unique<Natural>();
 }
 

@@ -7,7 +7,7 @@
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/frozen_rates.h"
 #include "esp/kernel/weighted_sum.h"
-#include "esp/optim/rule.h"
+#include "esp/optim/update_rule.h"
 #include "esp/sync/all_reduce.h"
 #include "esp/sync/compress/one_bit_momentum.h"
 #include "esp/sync/compress/strategy_compression.h"
@@ -18,10 +18,10 @@ namespace {
 
 using tensor::Tensor;
 
-// One unit after its variance is frozen.
+// State of one unit after its variance is frozen.
 struct FrozenUnit {
-  Tensor master, m, v;  // of the optimizer
-  Tensor rate, mask;    // 1/(√v + ε) and 1; 0 where v is 0
+  Tensor master, m, v;  // tensors that the inner Adam allocated
+  Tensor rate, mask;    // rate = 1/(√v + ε), mask = 1; both are 0 where v is 0
   std::unique_ptr<OneBitMomentum> exchange;
 };
 
@@ -46,7 +46,7 @@ class OneBitOptimizer final : public optim::Optimizer {
   const optim::OptimizerOptions options_;
   std::unique_ptr<optim::Optimizer> adam_;
   std::vector<FrozenUnit> units_;
-  Tensor gradient_, change_;  // of the largest unit
+  Tensor gradient_, change_;  // as large as the largest unit
   bool rates_made_ = false;
 };
 
@@ -55,15 +55,15 @@ class OneBitAdam final : public Strategy {
   explicit OneBitAdam(const Setup& setup) : setup_(setup), inner_(make_bucketed(setup)) {}
 
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override { inner_->fill(f); }
-  std::vector<optim::OptimizerShard> owned() override { return inner_->owned(); }
-  std::vector<optim::ValueShard> held() override {
-    inner_->set_communicator(setup_.ranks);  // the rank that writes
-    return inner_->held();
+  std::vector<optim::OptimizerShard> optimizer_shards() override { return inner_->optimizer_shards(); }
+  std::vector<optim::ValueShard> checkpoint_shards() override {
+    inner_->set_communicator(setup_.ranks);  // so that only rank 0 of all ranks writes weights
+    return inner_->checkpoint_shards();
   }
   std::unique_ptr<optim::Optimizer> make_optimizer(const optim::OptimizerOptions& options) override {
     if (options.name != "adam" && options.name != "adamw")
-      throw UsageError(
-          fmt::format("train.optimizer: got {}; sync.feedback = \"onebit_adam\" needs adamw or adam.", options.name));
+      throw UsageError(fmt::format(
+          "train.optimizer: got {}; expected adamw or adam, because sync.feedback = \"onebit_adam\".", options.name));
     auto made = std::make_unique<OneBitOptimizer>(*this, options);
     optimizer_ = made.get();
     return made;
@@ -112,7 +112,8 @@ class OneBitAdam final : public Strategy {
 OneBitOptimizer::OneBitOptimizer(OneBitAdam& strategy, const optim::OptimizerOptions& options)
     : strategy_(strategy),
       options_(options),
-      adam_(optim::make_optimizer(options, *strategy.setup_.parameters, strategy.setup_.context, strategy.owned())) {
+      adam_(optim::make_optimizer(options, *strategy.setup_.parameters, strategy.setup_.context,
+                                  strategy.optimizer_shards())) {
   const Setup& setup = strategy.setup_;
   const auto& units = setup.parameters->units();
   units_.resize(units.size());
@@ -169,14 +170,16 @@ void OneBitOptimizer::step_unit(size_t index, double lr, double grad_scale) {
   FrozenUnit& unit = units_[index];
   const DType type = unit.m.dtype();
   const int64_t count = place.count;
-  const std::vector<optim::DecayRun> runs = optim::decay_runs(*setup.parameters, {static_cast<int>(index), 0, count});
-  const auto each_decayed = [&](auto&& f) {  // f(offset, count)
-    for (const optim::DecayRun& run : runs)
+  const std::vector<optim::DecayRange> runs =
+      optim::decay_ranges(*setup.parameters, {static_cast<int>(index), 0, count});
+  const auto each_decayed = [&](auto&& f) {  // calls f(offset, count) for each range of the unit that has weight decay
+    for (const optim::DecayRange& run : runs)
       if (run.decay && options_.weight_decay != 0) f(run.begin, run.end - run.begin);
   };
   const auto at = [&](const Tensor& flat, int64_t first, int64_t n) { return flat.slice(first, first + n).data(); };
 
-  // This rank's gradient of the mean loss over its own tokens: the scaling for a sum over ranks is undone.
+  // Gradient of the mean loss over this rank's tokens. The trainer scaled it for a sum over ranks, so it is multiplied
+  // by the number of ranks.
   kernel::cast(gradient_.data(), type, place.grads.data(), place.grads.dtype(), count, stream);
   kernel::scale(gradient_.data(), grad_scale * strategy_.size(), count, type, stream);
   const bool decoupled = options_.name == "adamw";
@@ -214,8 +217,9 @@ std::vector<ExtraState> OneBitOptimizer::extra_state() {
 void check_one_bit_adam(const Options& o) {
   if (o.method != "allreduce" || o.compress != "sign" || o.wire != "auto")
     throw UsageError(
-        fmt::format("sync.feedback = \"onebit_adam\": needs sync.method = \"allreduce\", sync.compress = \"sign\" and "
-                    "sync.wire = \"auto\"; got {}, {} and {}.",
+        fmt::format("sync.feedback = \"onebit_adam\": got sync.method = \"{}\", sync.compress = \"{}\", "
+                    "sync.wire = \"{}\"; expected sync.method = \"allreduce\", sync.compress = \"sign\", "
+                    "sync.wire = \"auto\".",
                     o.method, o.compress, o.wire));
   if (o.onebit_warmup < 1)
     throw UsageError(

@@ -2,14 +2,15 @@
 
 #include "esp/base/error.h"
 #include "esp/kernel/optimizer_step.h"
-#include "esp/sync/compress/emulation.h"
+#include "esp/sync/compress/reference_feedback.h"
 #include "esp/sync/testing.h"
 
 namespace esp::sync {
 namespace {
 
 constexpr int kRanks = 4, kSteps = 9, kWarmUp = 4;
-const std::vector<std::vector<int64_t>> kUnits = {{300, 3}, {1000}, {2}};  // one has fewer elements than ranks
+// the last unit has fewer elements than ranks
+const std::vector<std::vector<int64_t>> kUnits = {{300, 3}, {1000}, {2}};
 constexpr double kRate = 0.01, kScale = 0.5;
 
 optim::OptimizerOptions adamw() {
@@ -40,25 +41,25 @@ bool decays(size_t unit) {
 }
 
 // The weights of a rank after all steps, and the bytes it sent in the last step.
-struct Seen {
+struct RankResult {
   Values<float> values, m;
   uint64_t bytes = 0;
   std::vector<double> sums;
 };
 
-Seen train(comm::Communicator* comm) {
+RankResult train(comm::Communicator* comm) {
   StrategyFixture made(kUnits, comm, one_bit(), DType::f32);
   for (nn::Parameter& p : made.list.all()) p.decay = decays(static_cast<size_t>(p.unit));
   made.strategy->fill([](nn::ParameterList::Unit& unit) {
     for (int64_t i = 0; i < unit.count; ++i) unit.values.as<float>()[i] = static_cast<float>(i % 5) * 0.1f;
   });
   const auto optimizer = made.strategy->make_optimizer(adamw());
-  Seen seen;
+  RankResult seen;
   for (int step = 0; step < kSteps; ++step) {
     const uint64_t before = bytes_sent_by(*comm);
     made.strategy->begin_step();
     made.strategy->begin_pass({});
-    for (nn::Parameter& p : made.list.all()) p.weight.used_value();
+    for (nn::Parameter& p : made.list.all()) p.weight.fetch_value();
     made.strategy->begin_backward();
     for (nn::Parameter& p : made.list.all())
       made.deliver<float>(p, [&](int64_t i) { return gradient(comm->rank(), step, made.first(p) + i); });
@@ -78,14 +79,14 @@ Seen train(comm::Communicator* comm) {
 }
 
 // Reference in one process: Adam with the sum of gradients, then the frozen steps, unit by unit.
-Seen emulate() {
-  Seen all;
+RankResult emulate() {
+  RankResult all;
   const auto sign = make_compressor("sign");
   int64_t first = 0;
   for (size_t u = 0; u < kUnits.size(); ++u) {
     size_t count = 0;
     for (int64_t n : kUnits[u]) count += static_cast<size_t>(n);
-    Emulation<float> ranks(*sign, AggregationMethod::two_phase, kRanks, count, 0, 1.0 / kRanks);
+    ReferenceFeedback<float> ranks(*sign, AggregationMethod::two_phase, kRanks, count, 0, 1.0 / kRanks);
     Values<float> w(count), m(count), v(count), g(count);
     for (size_t i = 0; i < count; ++i) w[i] = static_cast<float>(i % 5) * 0.1f;
     for (int step = 0; step < kSteps; ++step) {
@@ -127,11 +128,11 @@ Seen emulate() {
   return all;
 }
 
-TEST(OneBitAdam, EqualsOneProcessBitForBitAndSendsTheExpectedBytes) {
-  const Seen want = emulate();
+TEST(OneBitAdam, MatchesOneProcessReferenceBitForBitAndSendsTheExpectedBytes) {
+  const RankResult want = emulate();
   const auto sign = make_compressor("sign");
   with_ranks(kRanks, [&](comm::Communicator* comm) {
-    const Seen seen = train(comm);
+    const RankResult seen = train(comm);
     EXPECT_TRUE(same_bits(seen.values, want.values));
     EXPECT_EQ(seen.m, want.m);
     size_t bytes = (kRanks - 1) * sizeof(double) * kUnits.size();  // bytes of each unit's sum of squares
@@ -141,7 +142,7 @@ TEST(OneBitAdam, EqualsOneProcessBitForBitAndSendsTheExpectedBytes) {
       bytes += bytes_sent(AggregationMethod::two_phase, *sign, count, DType::f32, kRanks, comm->rank());
     }
     EXPECT_EQ(seen.bytes, bytes);
-    double own = 0;  // mean of the squared gradient norms of the ranks, first unit
+    double own = 0;  // squared gradient norm of the first unit, averaged over the ranks
     for (int rank = 0; rank < kRanks; ++rank)
       for (int64_t i = 0; i < 303; ++i) own += std::pow(double{gradient(rank, kSteps - 1, i)} * kRanks, 2) / kRanks;
     EXPECT_NEAR(seen.sums[0], own, 1e-4 * own);
@@ -149,7 +150,7 @@ TEST(OneBitAdam, EqualsOneProcessBitForBitAndSendsTheExpectedBytes) {
 }
 
 TEST(OneBitAdam, LeavesElementsWithoutGradientsUnchanged) {
-  const Seen want = emulate();
+  const RankResult want = emulate();
   for (size_t i = 0; i < 303; i += 7) EXPECT_EQ(want.values[i], static_cast<float>(i % 5) * 0.1f);
   EXPECT_NE(want.values[1], 0.1f);
 }

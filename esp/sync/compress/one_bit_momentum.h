@@ -1,18 +1,18 @@
 // Momentum exchange of 1-bit Adam (Tang et al. 2021) after the variance is frozen: one bit per value.
 //
-// m_i = β₁·m + (1 − β₁)·g_i of the shared momentum m; m = two-phase all-reduce of the signs of m_i, with error feedback
-// in both phases (doublesqueeze).
+// m_i = β₁·m + (1 − β₁)·g_i with the shared momentum m; m = two-phase all-reduce of the signs of m_i, where both phases
+// keep the residual (doublesqueeze).
 #pragma once
 
 #include <memory>
 
-#include "esp/sync/compress/feedback.h"
+#include "esp/sync/compress/error_feedback.h"
 
 namespace esp::sync {
 
 class OneBitMomentum {
  public:
-  // Ignores the setup's compressor: it is always `sign`.
+  // Uses the compressor `sign`; the setup's compressor is ignored.
   explicit OneBitMomentum(AggregationSetup setup);
   // momentum: the shared momentum, updated in place. `mask` (count values 0 or 1, of the setup's type; null: all 1)
   // marks the elements whose gradient can be nonzero, because a sign cannot encode 0.

@@ -1,17 +1,17 @@
 #include "esp/sync/compress/one_bit_momentum.h"
 
-#include "esp/sync/compress/emulation.h"
+#include "esp/sync/compress/reference_feedback.h"
 
 namespace esp::sync {
 namespace {
 
-TEST(OneBitMomentum, EqualsOneProcessWithOneThirtySecondOfTheBytes) {
+TEST(OneBitMomentum, MatchesOneProcessReferenceAndSendsOneBitPerValue) {
   constexpr int kRanks = 4, kSteps = 10;
   constexpr int64_t kCount = 32000;
   const float beta = 0.9f;
   auto gradient = [](int rank, int step) { return normal_values(kCount, static_cast<uint64_t>(100 * step + rank)); };
   const auto sign = make_compressor("sign");
-  Emulation<float> all(*sign, AggregationMethod::two_phase, kRanks, kCount, 3, 0.25);
+  ReferenceFeedback<float> all(*sign, AggregationMethod::two_phase, kRanks, kCount, 3, 0.25);
   Values<float> want(kCount);
   for (int step = 0; step < kSteps; ++step) {
     std::vector<Values<float>> momenta;

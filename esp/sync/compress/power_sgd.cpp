@@ -10,7 +10,7 @@
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/gemm.h"
 #include "esp/kernel/orthonormalise.h"
-#include "esp/sync/compress/arguments.h"
+#include "esp/sync/compress/spec_arguments.h"
 
 namespace esp::sync {
 namespace {
@@ -23,7 +23,8 @@ bool worth_it(const MatrixPart& part, int64_t rank) {
   return part.rows > 0 && rank * (part.rows + part.cols) * 2 < part.rows * part.cols;
 }
 
-// The parts in order; uncompressed ranges are merged and have rows 0.
+// Covers the whole vector: the matrices worth compressing, in order, and the ranges between them as uncompressed parts
+// (rows = 0). Adjacent uncompressed ranges are merged.
 std::vector<MatrixPart> covering(int64_t count, std::vector<MatrixPart> parts, int64_t rank) {
   if (rank < 1) throw UsageError(fmt::format("powersgd rank: got {}; expected at least 1 (4 is usual).", rank));
   std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
@@ -33,8 +34,9 @@ std::vector<MatrixPart> covering(int64_t count, std::vector<MatrixPart> parts, i
     const int64_t end = part.offset + part.rows * part.cols;
     if (part.offset < at || end > count)
       throw UsageError(
-          fmt::format("powersgd: matrix of {}×{} at offset {} overlaps another or exceeds the vector of {}", part.rows,
-                      part.cols, part.offset, count));
+          fmt::format("powersgd: matrix of {}×{} at offset {}: overlaps another matrix, or ends after the {} elements "
+                      "of the vector",
+                      part.rows, part.cols, part.offset, count));
     if (!worth_it(part, rank)) continue;
     if (part.offset > at) all.push_back({at, 0, part.offset - at});
     all.push_back(part);
@@ -62,7 +64,7 @@ class PowerSgd final : public Feedback {
     const int64_t r = setup_.rank;
     kernel::add_to(error_.data(), g, setup_.count, kType, stream);
     prepare_q();
-    each([&](const MatrixPart& m, float* p, float* q) {  // Pᵀ (r×a) = Qᵀ·Mᵀ
+    each([&](const MatrixPart& m, float* p, float* q) {  // first pass: Pᵀ (r×a) = Qᵀ·Mᵀ
       float* e = error_.as<float>() + m.offset;
       if (m.rows == 0) return kernel::write_values(p, WriteMode::overwrite, e, m.cols, kType, stream);
       kernel::GemmOptions options;
@@ -70,7 +72,7 @@ class PowerSgd final : public Feedback {
       kernel::gemm(p, q, e, r, m.rows, m.cols, options, kType, stream);
     });
     add_up(p_);
-    each([&](const MatrixPart& m, float* p, float* q) {  // Qᵀ (r×b) = Pᵀ·M
+    each([&](const MatrixPart& m, float* p, float* q) {  // second pass: Qᵀ (r×b) = Pᵀ·M
       if (m.rows == 0) return;
       kernel::orthonormalise_rows(p, r, m.rows);
       kernel::gemm(q, p, error_.as<float>() + m.offset, r, m.cols, m.rows, {}, kType, stream);
@@ -78,7 +80,7 @@ class PowerSgd final : public Feedback {
     kernel::write_values(own_q_.data(), WriteMode::overwrite, q_.data(), q_.count(), kType, stream);
     add_up(q_);
     kernel::scale(q_.data(), factor_, q_.count(), kType, stream);
-    each([&](const MatrixPart& m, float* p, float* q) { give(static_cast<float*>(out) + m.offset, m, p, q); });
+    each([&](const MatrixPart& m, float* p, float* q) { write_result(static_cast<float*>(out) + m.offset, m, p, q); });
     ++events_;
   }
 
@@ -87,7 +89,8 @@ class PowerSgd final : public Feedback {
   }
 
  private:
-  // f(part, its slice of the first buffer, its slice of Q); Q is null for uncompressed parts.
+  // Calls f(part, p, q) for each part: p points to the part's values in p_, q to those in q_. For uncompressed parts q
+  // is null.
   template <typename F>
   void each(F f) {
     float *p = p_.as<float>(), *q = q_.as<float>();
@@ -99,8 +102,8 @@ class PowerSgd final : public Feedback {
     }
   }
 
-  // Orthonormalises the rows of the last Q, so that their norms do not grow from step to step. A zero row (every row,
-  // at first) is drawn again.
+  // Orthonormalises the rows of Q of the previous step, so that their norms do not grow from step to step. A zero row
+  // is replaced by random numbers; in the first step every row is zero.
   void prepare_q() {
     uint64_t matrix = 0;
     each([&](const MatrixPart& m, float*, float* q) {
@@ -128,7 +131,7 @@ class PowerSgd final : public Feedback {
     setup_.ranks->run(call);
   }
 
-  void give(float* out, const MatrixPart& m, const float* p, const float* q) {
+  void write_result(float* out, const MatrixPart& m, const float* p, const float* q) {
     const auto& stream = setup_.context.stream;
     float* e = error_.as<float>() + m.offset;
     if (m.rows == 0) {
@@ -151,10 +154,10 @@ class PowerSgd final : public Feedback {
   const PowerSgdSetup setup_;
   const std::vector<MatrixPart> parts_;
   const double factor_;
-  // P of every matrix, transposed, interleaved with the uncompressed parts; Q transposed; this rank's part of Q before
-  // the all-reduce.
+  // p_: Pᵀ of every matrix, and the uncompressed parts between them. q_: Qᵀ of every matrix. own_q_: this rank's
+  // contribution to q_, before the all-reduce.
   Tensor error_, p_, q_, own_q_;
-  double events_ = 0;  // an integer, in a type that checkpoints support
+  double events_ = 0;  // event count; f64 because checkpoints do not support integers
 };
 
 }  // namespace
@@ -171,8 +174,8 @@ PowerSgdCounts power_sgd_counts(int64_t count, const std::vector<MatrixPart>& pa
 int64_t power_sgd_rank(std::string_view spec) {
   const std::string_view name = spec.substr(0, spec.find(':'));
   if (name != "powersgd") return 0;
-  Arguments arguments(name, spec.substr(name.size()), "[:RANK]");
-  const int64_t rank = arguments.whole("rank", 4, 1, 4096);
+  SpecArguments arguments(name, spec.substr(name.size()), "[:RANK]");
+  const int64_t rank = arguments.integer("rank", 4, 1, 4096);
   arguments.finish();
   return rank;
 }

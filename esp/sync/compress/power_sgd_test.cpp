@@ -8,7 +8,7 @@
 namespace esp::sync {
 namespace {
 
-// Σ_k sizes[k]·u_k·v_kᵀ with orthonormal u_k, v_k from a cosine basis.
+// A matrix with known singular values: Σ_k sizes[k]·u_k·v_kᵀ, with orthonormal u_k and v_k from a cosine basis.
 Values<float> matrix_of(int64_t rows, int64_t cols, const std::vector<double>& sizes) {
   auto wave = [](int64_t n, size_t k, int64_t i) {
     return std::sqrt(2.0 / static_cast<double>(n)) *
@@ -55,7 +55,7 @@ TEST(PowerSgd, ConvergesToTheBestApproximationOfAConstantMatrix) {
   double first = 0;
   for (int step = 0; step < 30; ++step) {
     const tensor::Tensor error = feedback->state()[0].values;
-    std::memset(error.data(), 0, error.bytes());  // no residual: the matrix is constant
+    std::memset(error.data(), 0, error.bytes());  // starts each step without residual, because the matrix is constant
     feedback->exchange(out.data(), m.data());
     if (step == 0) first = distance2(out, best);
   }
@@ -63,7 +63,7 @@ TEST(PowerSgd, ConvergesToTheBestApproximationOfAConstantMatrix) {
   EXPECT_LT(distance2(out, best), 1e-9);
 }
 
-TEST(PowerSgd, IsEqualOnAllRanksAndKeepsTheResidual) {
+TEST(PowerSgd, ResultIsEqualOnAllRanksAndResidualIsKept) {
   constexpr int64_t kCount = 60 * 40 + 7 + 30 * 50 + 5;
   const std::vector<MatrixPart> parts = {{0, 60, 40}, {60 * 40 + 7, 30, 50}, {60 * 40 + 7 + 30 * 50, 1, 5}};
   const PowerSgdCounts counts = power_sgd_counts(kCount, parts, 4);
@@ -96,7 +96,7 @@ TEST(PowerSgd, IsEqualOnAllRanksAndKeepsTheResidual) {
       errors[static_cast<size_t>(comm.rank())].assign(error.begin(), error.end());
     });
     for (const auto& other : results) EXPECT_TRUE(same_bits(other, results[0])) << size;
-    // Sent values plus residual equal the input.
+    // The values sent plus the residuals must equal the inputs.
     Values<double> given(kCount), accounted(results[0].begin(), results[0].end());
     for (int rank = 0; rank < size; ++rank) {
       for (uint64_t step = 0; step < 4; ++step) {
@@ -110,7 +110,7 @@ TEST(PowerSgd, IsEqualOnAllRanksAndKeepsTheResidual) {
   }
 }
 
-TEST(PowerSgd, RestartsAfterAZeroGradient) {
+TEST(PowerSgd, RecoversAfterAZeroGradient) {
   RankResources place;
   const auto feedback = make_power_sgd(one_matrix(place, 60, 40, 3));
   const Values<float> m = matrix_of(60, 40, {3, 2, 1}), zeros(m.size());
@@ -122,7 +122,8 @@ TEST(PowerSgd, RestartsAfterAZeroGradient) {
 }
 
 TEST(PowerSgd, LeavesSmallMatricesUncompressedAndRejectsInvalidParts) {
-  EXPECT_EQ(power_sgd_counts(16, {{0, 4, 4}}, 1).first, 16);  // 1·(4 + 4)·2 ≥ 16
+  // sent uncompressed, because r(a + b)·2 = 1·(4 + 4)·2 ≥ a·b = 16
+  EXPECT_EQ(power_sgd_counts(16, {{0, 4, 4}}, 1).first, 16);
   EXPECT_EQ(power_sgd_counts(25, {{0, 5, 5}}, 1).first, 5);
   EXPECT_THROW(power_sgd_counts(24, {{0, 5, 5}}, 1), UsageError);
   EXPECT_THROW(power_sgd_counts(99, {{0, 5, 5}, {24, 5, 5}}, 1), UsageError);

@@ -1,4 +1,4 @@
-// The two methods after which every rank holds the whole sum.
+// Aggregation methods sum and gather, after which every rank holds the whole sum.
 #include "esp/base/check.h"
 #include "esp/sync/compress/aggregation.h"
 #include "esp/sync/quantised/encoding.h"
@@ -13,7 +13,7 @@ class ReplicatedAggregation : public Aggregation {
   explicit ReplicatedAggregation(const AggregationSetup& setup)
       : setup_(setup),
         compressor_(*setup.compressor),
-        most_(compressor_.code_bytes(setup.count, setup.dtype)),
+        most_(compressor_.encoded_bytes(setup.count, setup.dtype)),
         code_(staging(setup.context, most_)) {}
 
   comm::Chunk share() const override { return {0, static_cast<size_t>(setup_.count)}; }
@@ -29,7 +29,7 @@ class ReplicatedAggregation : public Aggregation {
   using Code = std::span<const std::byte>;
   int rank() const { return setup_.ranks ? setup_.ranks->rank() : 0; }
   int size() const { return setup_.ranks ? setup_.ranks->size() : 1; }
-  RandomKey draw(int who, uint64_t event) const { return {setup_.seed, event, static_cast<uint32_t>(who)}; }
+  RandomKey draw(int sender, uint64_t event) const { return {setup_.seed, event, static_cast<uint32_t>(sender)}; }
   Code encoded(const void* x, const RandomKey& draw) {
     const size_t bytes =
         compressor_.encode(code_.as<std::byte>(), x, setup_.count, setup_.dtype, draw, setup_.context.stream);
@@ -94,7 +94,7 @@ class GatherAggregation final : public ReplicatedAggregation {
     std::vector<size_t> to(lengths_.size(), bytes), from(lengths_.size(), 0), at(lengths_.size(), 0);
     for (size_t k = 0, next = 0; k < lengths.size(); ++k) {
       if (lengths[k] < 0 || static_cast<size_t>(lengths[k]) > most_)
-        damaged("length exceeds the maximum of a vector of this size");
+        fail_corrupt(fmt::format("rank {} reports a length of {} bytes; expected 0 to {}", k, lengths[k], most_));
       lengths_[k] = static_cast<size_t>(lengths[k]);
       at[k] = next;
       next += lengths_[k];

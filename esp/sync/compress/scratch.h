@@ -1,4 +1,5 @@
-// Scratch memory of the calling thread, one buffer per element type and user, grown to the largest request and kept.
+// Scratch memory of the calling thread: one buffer per element type and use, which grows to the largest request and is
+// kept.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,12 @@
-// One bit per value. sign: ± the mean magnitude ‖x‖₁/n, which is a contraction for every x (‖x‖₂/√n is not). onebit
-// (Seide et al. 2014): the mean of the negative values and the mean of the others. Layout: one or two fp32 numbers,
-// then the bits of kernel/sign.h.
+// Compressors sign and onebit: one bit per value. sign decodes to ± the mean magnitude ‖x‖₁/n, which is contractive for
+// every x (with ‖x‖₂/√n it would not be). onebit (Seide et al. 2014) decodes every negative value to the mean of the
+// negative values, and every other value to the mean of the others. Layout: one or two fp32 numbers, then the bits of
+// kernel/sign.h.
 #include <algorithm>
 #include <cstring>
 
 #include "esp/kernel/sign.h"
-#include "esp/sync/compress/compressors_list.h"
+#include "esp/sync/compress/compressor_factories.h"
 
 namespace esp::sync {
 namespace {
@@ -34,8 +35,8 @@ class Sign final : public NarrowCompressor {
                      const device::Stream& stream) const override {
     float means[2];
     std::memcpy(means, code, head_);
-    kernel::from_sign_bits(y, into, reinterpret_cast<const uint8_t*>(code) + head_, means[0],
-                           two_means_ ? means[1] : -means[0], count, stream);
+    kernel::decode_sign_bits(y, into, reinterpret_cast<const uint8_t*>(code) + head_, means[0],
+                             two_means_ ? means[1] : -means[0], count, stream);
   }
 
  private:
@@ -45,10 +46,10 @@ class Sign final : public NarrowCompressor {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_sign(Arguments&) {
+std::unique_ptr<Compressor> make_sign(SpecArguments&) {
   return std::make_unique<Sign>(false);
 }
-std::unique_ptr<Compressor> make_one_bit(Arguments&) {
+std::unique_ptr<Compressor> make_one_bit(SpecArguments&) {
   return std::make_unique<Sign>(true);
 }
 

@@ -35,10 +35,10 @@ void StrategyCompression::check_pair(int64_t count) {
   const Options& o = setup_.options;
   const std::string reason = divergence_reason(*compressor_, o.feedback, count);
   if (reason.empty()) return;
-  const std::string said =
+  const std::string message =
       fmt::format("sync.compress = \"{}\" with sync.feedback = \"{}\": {}", o.compress, o.feedback, reason);
-  if (!o.force) throw UsageError(said);
-  if (!std::exchange(warned_, true)) notes_.push_back("warning: " + said + " (used anyway: sync.force = true)");
+  if (!o.force) throw UsageError(message);
+  if (!std::exchange(warned_, true)) notes_.push_back("warning: " + message + " (used anyway: sync.force = true)");
 }
 
 AggregationSetup StrategyCompression::sum_of(const Vector& v, comm::Communicator* ranks,
@@ -80,8 +80,9 @@ std::unique_ptr<Feedback> StrategyCompression::scattered(const Vector& v, comm::
   return make_feedback(setup_.options.feedback, {sum_of(v, ranks, context), v.factor, {}, true});
 }
 
-std::unique_ptr<OneDirectionalCompression> StrategyCompression::one_way(const Vector& v, const tensor::Context& context,
-                                                                        bool sends) {
+std::unique_ptr<OneDirectionalCompression> StrategyCompression::one_directional(const Vector& v,
+                                                                                const tensor::Context& context,
+                                                                                bool sends) {
   check_pair(v.end - v.begin);
   OneDirectionalSetup setup;
   setup.compressor = compressor_.get();

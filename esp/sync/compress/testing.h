@@ -35,12 +35,12 @@ template <typename T>
 std::vector<std::byte> code_of(const Compressor& compressor, const Values<T>& x, const RandomKey& draw = {}) {
   const auto count = static_cast<int64_t>(x.size());
   compressor.check(count);
-  std::vector<std::byte> code(compressor.code_bytes(count, type_of<T>));
+  std::vector<std::byte> code(compressor.encoded_bytes(count, type_of<T>));
   code.resize(compressor.encode(code.data(), x.data(), count, type_of<T>, draw, {}));
   return code;
 }
 
-// C(x): encodes and decodes x.
+// Returns C(x): encodes x and decodes it again.
 template <typename T>
 Values<T> compressed(const Compressor& compressor, const Values<T>& x, const RandomKey& draw = {}) {
   Values<T> y(x.size());
@@ -69,7 +69,7 @@ bool same_bits(const Values<T>& a, const Values<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-// Memory and threads of one rank.
+// Memory pool and thread pool of one rank.
 struct RankResources {
   device::MemoryAccount account;
   device::MemoryPool pool{account};
@@ -79,7 +79,7 @@ struct RankResources {
 
 inline void with_ranks_of(int size, const std::function<void(comm::Communicator&)>& body) {
   net::run_threads(size, [&](net::World& world) {
-    auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
+    auto comm = comm::make_communicator(world, world.world_group(), comm::test_options("inproc"));
     body(*comm);
   });
 }

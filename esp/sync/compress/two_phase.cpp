@@ -30,13 +30,13 @@ class TwoPhase final : public Aggregation {
 
   void collect(void* sum, WriteMode into, const void* x, void* own, WriteMode own_into, uint64_t event) override {
     const RandomKey mine = draw(rank(), event);
-    for (int k = 0; k < size(); ++k) encode(code(k), x, chunk(k), mine.of_chunk(k));
+    for (int k = 0; k < size(); ++k) encode(code(k), x, chunk(k), mine.for_chunk(k));
     if (own)
-      for (int k = 0; k < size(); ++k) decode(own, own_into, code(k), chunk(k).offset, k, mine.of_chunk(k));
+      for (int k = 0; k < size(); ++k) decode(own, own_into, code(k), chunk(k).offset, k, mine.for_chunk(k));
     run(up_, encoded_, parts_);
     const std::byte* part = parts_.as<std::byte>();
     for (int k = 0; k < size(); ++k, part += bytes_of(rank()))
-      decode(sum, k == 0 ? into : WriteMode::add, part, 0, rank(), draw(k, event).of_chunk(rank()));
+      decode(sum, k == 0 ? into : WriteMode::add, part, 0, rank(), draw(k, event).for_chunk(rank()));
   }
 
   void spread(void* whole, WriteMode into, const void* share, void* own, WriteMode own_into, uint64_t event) override {
@@ -51,33 +51,33 @@ class TwoPhase final : public Aggregation {
   int rank() const { return setup_.ranks ? setup_.ranks->rank() : 0; }
   int size() const { return setup_.ranks ? setup_.ranks->size() : 1; }
   comm::Chunk chunk(int k) const { return comm::chunk_of(static_cast<size_t>(setup_.count), size(), k); }
-  size_t bytes_of(int k) const { return compressor_.code_bytes(static_cast<int64_t>(chunk(k).count), setup_.dtype); }
+  size_t bytes_of(int k) const { return compressor_.encoded_bytes(static_cast<int64_t>(chunk(k).count), setup_.dtype); }
   std::byte* code(int k) const { return encoded_.as<std::byte>() + at_[static_cast<size_t>(k)]; }
-  RandomKey draw(int who, uint64_t event) const { return {setup_.seed, event, static_cast<uint32_t>(who)}; }
+  RandomKey draw(int sender, uint64_t event) const { return {setup_.seed, event, static_cast<uint32_t>(sender)}; }
   void encode(std::byte* to, const void* x, const comm::Chunk& from, const RandomKey& draw) const {
     compressor_.encode(to, kernel::at(x, static_cast<int64_t>(from.offset), setup_.dtype),
                        static_cast<int64_t>(from.count), setup_.dtype, draw, setup_.context.stream);
   }
-  // Encodes y[offset …], of the length of chunk k.
+  // Decodes the encoded chunk k at `from` to y[offset …].
   void decode(void* y, WriteMode into, const std::byte* from, size_t offset, int k, const RandomKey& draw) const {
     compressor_.decode(kernel::at(y, static_cast<int64_t>(offset), setup_.dtype), into, {from, bytes_of(k)},
                        static_cast<int64_t>(chunk(k).count), setup_.dtype, draw, setup_.context.stream);
   }
 
   void run(ByteExchange& exchange, const Tensor& from, const Tensor& to) const {
-    if (exchange.alone()) {
+    if (exchange.is_single_rank()) {
       std::copy_n(from.as<std::byte>(), total_, to.as<std::byte>());
       return;
     }
     exchange.start(from.data(), to.data());
-    exchange.wait(Deadline::after(std::chrono::hours(24)));  // the communicator's timeout applies first
+    exchange.wait(Deadline::after(std::chrono::hours(24)));  // in practice the communicator's timeout ends this wait
   }
 
   const AggregationSetup setup_;
   const Compressor& compressor_;
-  std::vector<size_t> at_;  // offset of each encoded chunk
+  std::vector<size_t> at_;  // byte offset of each encoded chunk in encoded_
   size_t total_ = 0;
-  Tensor encoded_, parts_;  // all encoded chunks of one vector; one encoded chunk of all ranks
+  Tensor encoded_, parts_;  // encoded_: all chunks of one vector; parts_: one chunk of every rank
   ByteExchange up_, down_;  // last members: end before the buffers they write to
 };
 

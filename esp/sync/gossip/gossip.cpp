@@ -10,7 +10,7 @@
 #include "esp/kernel/elementwise.h"
 #include "esp/kernel/weighted_sum.h"
 #include "esp/sync/gossip/move_log.h"
-#include "esp/sync/gossip/neighbours.h"
+#include "esp/sync/gossip/neighbour_averaging.h"
 #include "esp/sync/local/divergent_strategy.h"
 
 namespace esp::sync {
@@ -18,22 +18,22 @@ namespace {
 
 using tensor::Tensor;
 
-constexpr size_t kAhead = 2;  // units in flight
+constexpr size_t kAhead = 2;  // maximum number of units in flight
 
 enum class CombineTime { before, during, after };
-struct Mode {
+struct GossipMode {
   std::string_view name;
   CombineTime when;
 };
-constexpr Mode kModes[] = {{"adapt_then_combine", CombineTime::after},
-                           {"combine_then_adapt", CombineTime::before},
-                           {"adapt_with_combine", CombineTime::during}};
+constexpr GossipMode kGossipModes[] = {{"adapt_then_combine", CombineTime::after},
+                                       {"combine_then_adapt", CombineTime::before},
+                                       {"adapt_with_combine", CombineTime::during}};
 
 class Gossip final : public DivergentStrategy {
  public:
   explicit Gossip(const Setup& setup)
       : DivergentStrategy(setup),
-        when_(find_row("sync.gossip_mode", kModes, setup.options.gossip_mode).when),
+        when_(find_row("sync.gossip_mode", kGossipModes, setup.options.gossip_mode).when),
         topology_(make_topology(setup.options.topology, num_replicas())),
         gap_(spectral_gap(topology_)),
         neighbours_(peers_, setup.context),
@@ -47,8 +47,8 @@ class Gossip final : public DivergentStrategy {
     }
     const MixingMatrix& first = topology_.at(0);
     size_t most = 0;
-    for (int i = 0; i < num_replicas(); ++i) most = std::max(most, listeners(first, i).size());
-    note(fmt::format("gossip: {} of {} {}, at most {} listeners each; spectral gap {:.6f}{}", topology_.name,
+    for (int i = 0; i < num_replicas(); ++i) most = std::max(most, out_neighbours(first, i).size());
+    note(fmt::format("gossip: {} of {} {}, at most {} out-neighbours each; spectral gap {:.6f}{}", topology_.name,
                      num_replicas(), setup.options.hierarchical ? "nodes" : "replicas", most, gap_,
                      topology_.turns.size() > 1 ? fmt::format(" over {} steps", topology_.turns.size()) : ""));
   }
@@ -71,7 +71,7 @@ class Gossip final : public DivergentStrategy {
   void begin_at(int64_t step) override {
     DivergentStrategy::begin_at(step);
     y_ = before_ = {};
-    if (moves_) moves_->forget();
+    if (moves_) moves_->reset();
   }
   void resume_at(int64_t step, bool equal) override {
     DivergentStrategy::resume_at(step, equal);
@@ -80,10 +80,13 @@ class Gossip final : public DivergentStrategy {
   }
 
  private:
-  // Every period-th average is global.
-  bool of_all(int64_t step) const { return setup_.options.period > 0 && (step + 1) % setup_.options.period == 0; }
-  bool exchanges() const { return !node_ || node_->rank() == 0; }  // exchanges with other nodes on behalf of its node
-  int64_t average_before() const { return step() - 1; }            // the step of the average that precedes this step
+  // True if the average of `step` covers all replicas: every `period` steps.
+  bool is_global_average(int64_t step) const {
+    return setup_.options.period > 0 && (step + 1) % setup_.options.period == 0;
+  }
+  // true on the first rank of a node, which exchanges with other nodes; without a hierarchy on every rank
+  bool exchanges() const { return !node_ || node_->rank() == 0; }
+  int64_t average_before() const { return step() - 1; }  // event number of the average before the current step
 
   void begin_moves() {
     std::vector<Tensor> all;
@@ -93,9 +96,10 @@ class Gossip final : public DivergentStrategy {
   }
 
   void before_gradients() override {
-    if (moves_ && !moves_->begun()) begin_moves();                              // all replicas start equal
-    if (when_ == CombineTime::before && step() > 0) combine(average_before());  // all replicas start equal
-    if (when_ == CombineTime::during && !of_all(step()) && exchanges())
+    if (moves_ && !moves_->is_initialised()) begin_moves();  // the first step: all replicas start with equal weights
+    // no average before step 0: all replicas start with equal weights
+    if (when_ == CombineTime::before && step() > 0) combine(average_before());
+    if (when_ == CombineTime::during && !is_global_average(step()) && exchanges())
       for (size_t unit = 0; unit < num_units(); ++unit)
         in_flight_.push_back(neighbours_.start(topology_.at(step()), x(unit)));
   }
@@ -103,10 +107,10 @@ class Gossip final : public DivergentStrategy {
   void with_gradients() override {
     if (setup_.options.tracking) track();
     if (when_ != CombineTime::during) return;
-    if (of_all(step())) return average();
+    if (is_global_average(step())) return average();
     for (size_t unit = 0; unit < num_units(); ++unit) {
       if (exchanges()) neighbours_.combine(in_flight_[unit]);
-      tell_node(x(unit));
+      broadcast_in_node(x(unit));
       changed(unit);
     }
     in_flight_.clear();
@@ -117,7 +121,7 @@ class Gossip final : public DivergentStrategy {
   }
 
   void combine(int64_t step) {
-    if (of_all(step)) return average();
+    if (is_global_average(step)) return average();
     if (moves_) {
       for (size_t unit = 0; unit < num_units(); ++unit) moves_->mix(topology_.at(step), unit, x(unit), step);
     } else {
@@ -126,25 +130,25 @@ class Gossip final : public DivergentStrategy {
     for (size_t unit = 0; unit < num_units(); ++unit) changed(unit);
   }
 
-  // Averages each `piece(unit)` with the neighbours, with up to kAhead units in flight.
+  // Averages the tensor piece(unit) of every unit with the neighbours. At most kAhead units are in flight.
   template <typename F>
   void mix(const MixingMatrix& mixing, F&& piece) {
-    std::deque<Neighbours::Flight> flights;
-    const auto land = [&] {
-      const Tensor mixed = flights.front().own;
-      if (exchanges()) neighbours_.combine(flights.front());
-      tell_node(mixed);
-      flights.pop_front();
+    std::deque<NeighbourAveraging::PendingExchange> pending_exchanges;
+    const auto finish_oldest = [&] {
+      const Tensor mixed = pending_exchanges.front().own;
+      if (exchanges()) neighbours_.combine(pending_exchanges.front());
+      broadcast_in_node(mixed);
+      pending_exchanges.pop_front();
     };
     for (size_t unit = 0; unit < num_units(); ++unit) {
-      if (flights.size() == kAhead) land();
-      flights.push_back(exchanges() ? neighbours_.start(mixing, piece(unit))
-                                    : Neighbours::Flight{nullptr, piece(unit), {}, {}});
+      if (pending_exchanges.size() == kAhead) finish_oldest();
+      pending_exchanges.push_back(exchanges() ? neighbours_.start(mixing, piece(unit))
+                                              : NeighbourAveraging::PendingExchange{nullptr, piece(unit), {}, {}});
     }
-    while (!flights.empty()) land();
+    while (!pending_exchanges.empty()) finish_oldest();
   }
 
-  void tell_node(const Tensor& of_first) {
+  void broadcast_in_node(const Tensor& of_first) {
     if (node_) node_->broadcast(of_first.data(), static_cast<size_t>(of_first.count()), of_first.dtype(), 0);
   }
 
@@ -156,7 +160,7 @@ class Gossip final : public DivergentStrategy {
     before_ = made();
   }
 
-  // y ← W(y + g − g_before); replaces the gradient. y starts as g.
+  // Gradient tracking: y ← W(y + g − g_before), where y starts as g. Replaces the gradient by y.
   void track() {
     const device::Stream& stream = setup_.context.stream;
     const Tensor g = gradients();
@@ -171,7 +175,7 @@ class Gossip final : public DivergentStrategy {
     const kernel::WeightedTerm terms[] = {{y_.data(), 1}, {g.data(), 1}, {before_.data(), -1}};
     kernel::weighted_sum(y_.data(), terms, g.count(), g.dtype(), stream);
     copy(before_, g);
-    if (of_all(average_before())) {
+    if (is_global_average(average_before())) {
       peers_.wait(peers_.start_all_reduce(y_), "average");
       kernel::scale(y_.data(), 1.0 / num_replicas(), y_.count(), y_.dtype(), stream);
     } else {
@@ -186,28 +190,29 @@ class Gossip final : public DivergentStrategy {
   const CombineTime when_;
   const GossipTopology topology_;
   const double gap_;
-  Neighbours neighbours_;
-  std::vector<Neighbours::Flight> in_flight_;
+  NeighbourAveraging neighbours_;
+  std::vector<NeighbourAveraging::PendingExchange> in_flight_;
   std::optional<StrategyCompression> compression_;
-  std::optional<MoveLog> moves_;  // with compression
-  Tensor y_, before_;             // tracking: flat over all units
+  std::optional<MoveLog> moves_;  // set if sync.compress is used
+  Tensor y_, before_;             // gradient tracking: y and the previous gradient, flat over all units
 };
 
 }  // namespace
 
 void check_gossip_words(const Options& o) {
-  find_row("sync.gossip_mode", kModes, o.gossip_mode);
+  find_row("sync.gossip_mode", kGossipModes, o.gossip_mode);
   if (!names_graph_file(o.topology)) find_row("sync.topology", topologies(), o.topology);
 }
 
 std::unique_ptr<Strategy> make_gossip(const Setup& setup) {
   const Options& o = setup.options;
   if (o.period < 0)
-    throw UsageError(
-        fmt::format("sync.period: got {}; expected the steps between global averages, or 0 (never).", o.period));
+    throw UsageError(fmt::format(
+        "sync.period: got {}; expected a number of steps between global averages, or 0 (no global averages).",
+        o.period));
   if (o.local_after != 0)
-    throw UsageError(
-        fmt::format("sync.local_after: got {}; only methods local and diloco support it. Remove it.", o.local_after));
+    throw UsageError(fmt::format(
+        "sync.local_after: got {}; expected 0, because only methods local and diloco support it.", o.local_after));
   if (o.tracking && setup.storage != DType::f32 && setup.storage != DType::f64)
     throw UsageError(
         "sync.tracking = true: needs train.precision = \"fp32\" or \"fp64\", because it sums differences of "

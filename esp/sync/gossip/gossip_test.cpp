@@ -6,14 +6,14 @@
 #include <cmath>
 
 #include "esp/base/error.h"
-#include "esp/sync/problems/drive.h"
 #include "esp/sync/problems/reference_replicas.h"
+#include "esp/sync/problems/train_problem.h"
 
 namespace esp::sync {
 namespace {
 
-DriveOptions gossip(const std::string& topology, int64_t steps = 13) {
-  DriveOptions o;
+ProblemTrainingOptions gossip(const std::string& topology, int64_t steps = 13) {
+  ProblemTrainingOptions o;
   o.sync.method = "gossip";
   o.sync.topology = topology;
   o.sync.deterministic = true;
@@ -22,7 +22,7 @@ DriveOptions gossip(const std::string& topology, int64_t steps = 13) {
   return o;
 }
 
-std::unique_ptr<OptimizationProblem> unlike(int nodes, double noise = 0.3) {
+std::unique_ptr<OptimizationProblem> heterogeneous_problem(int nodes, double noise = 0.3) {
   ProblemOptions o;
   o.nodes = nodes;
   o.dim = 37;
@@ -32,21 +32,23 @@ std::unique_ptr<OptimizationProblem> unlike(int nodes, double noise = 0.3) {
   return make_quadratic(o);
 }
 
-struct Driven {
-  std::vector<Vector> x;                  // by rank
-  std::vector<std::vector<Vector>> each;  // by rank, after every step
-  std::vector<uint64_t> sent, reduced;    // bytes to neighbours, and in all-reduces
+struct TrainedReplicas {
+  std::vector<Vector> x;                  // final x of each rank
+  std::vector<std::vector<Vector>> each;  // x of each rank after every step
+  std::vector<uint64_t> sent, reduced;    // bytes that each rank sent: to neighbours, and in all-reduces
 };
 
-Driven run(const OptimizationProblem& problem, int ranks, const DriveOptions& asked) {
-  Driven all{std::vector<Vector>(static_cast<size_t>(ranks)),
-             std::vector<std::vector<Vector>>(static_cast<size_t>(ranks)),
-             std::vector<uint64_t>(static_cast<size_t>(ranks)), std::vector<uint64_t>(static_cast<size_t>(ranks))};
-  on_ranks(ranks, [&](comm::Communicator* comm) {
+TrainedReplicas run(const OptimizationProblem& problem, int ranks, const ProblemTrainingOptions& asked) {
+  TrainedReplicas all{
+      std::vector<Vector>(static_cast<size_t>(ranks)), std::vector<std::vector<Vector>>(static_cast<size_t>(ranks)),
+      std::vector<uint64_t>(static_cast<size_t>(ranks)), std::vector<uint64_t>(static_cast<size_t>(ranks))};
+  run_on_ranks(ranks, [&](comm::Communicator* comm) {
     const auto r = static_cast<size_t>(comm->rank());
-    DriveOptions options = asked;
-    options.seen = [&](int64_t, std::span<const double> x, Strategy&) { all.each[r].emplace_back(x.begin(), x.end()); };
-    all.x[r] = drive(problem, comm, options);
+    ProblemTrainingOptions options = asked;
+    options.on_step = [&](int64_t, std::span<const double> x, Strategy&) {
+      all.each[r].emplace_back(x.begin(), x.end());
+    };
+    all.x[r] = train_problem(problem, comm, options);
     for (const comm::CallStats& s : comm->stats()) {
       if (s.op == comm::Op::send) all.sent[r] += s.bytes_sent;
       if (s.op == comm::Op::all_reduce) all.reduced[r] += s.bytes_sent;
@@ -55,7 +57,7 @@ Driven run(const OptimizationProblem& problem, int ranks, const DriveOptions& as
   return all;
 }
 
-void expect_replicas(const Driven& ranks, const ReferenceReplicas& expected, const std::string& what) {
+void expect_replicas(const TrainedReplicas& ranks, const ReferenceReplicas& expected, const std::string& what) {
   for (size_t r = 0; r < ranks.x.size(); ++r)
     EXPECT_TRUE(same_bits(ranks.x[r], expected.x[r])) << what << ", rank " << r;
 }
@@ -69,15 +71,15 @@ double relative(const Vector& a, const Vector& b) {
   return std::sqrt(apart / whole);
 }
 
-TEST(Gossip, EqualsOneProcessBitForBitOnEveryTopologyAndInEveryMode) {
+TEST(Gossip, MatchesOneProcessReferenceOnEveryTopologyAndInEveryMode) {
   for (const TopologyRow& row : topologies())
     for (const int n : {2, 3, 5, 8})
       for (const int64_t period : {0, 4})
         for (const char* mode : {"adapt_then_combine", "combine_then_adapt", "adapt_with_combine"}) {
-          DriveOptions options = gossip(std::string(row.name));
+          ProblemTrainingOptions options = gossip(std::string(row.name));
           options.sync.gossip_mode = mode;
           options.sync.period = period;
-          const auto problem = unlike(n);
+          const auto problem = heterogeneous_problem(n);
           ReferenceReplicas expected(*problem, n, options.lr);
           const GossipTopology topology = row.make(n);
           const auto combine = [&](int64_t k) {
@@ -96,12 +98,12 @@ TEST(Gossip, EqualsOneProcessBitForBitOnEveryTopologyAndInEveryMode) {
         }
 }
 
-TEST(Gossip, TrackingEqualsOneProcessBitForBitAndPreservesTheGradientSum) {
+TEST(Gossip, TrackingMatchesOneProcessReferenceAndPreservesTheGradientSum) {
   const int n = 6;
   for (const char* name : {"ring", "one_peer"}) {
-    DriveOptions options = gossip(name);
+    ProblemTrainingOptions options = gossip(name);
     options.sync.tracking = true;
-    const auto problem = unlike(n);
+    const auto problem = heterogeneous_problem(n);
     const GossipTopology topology = make_topology(name, n);
     ReferenceReplicas expected(*problem, n, options.lr);
     std::vector<Vector> y, before;
@@ -128,9 +130,9 @@ TEST(Gossip, TrackingEqualsOneProcessBitForBitAndPreservesTheGradientSum) {
 
 TEST(Gossip, ChangesTheMeanByTheMeanGradientOnly) {
   const int n = 7;
-  const auto problem = unlike(n);
-  const DriveOptions options = gossip("exponential");
-  const Driven seen = run(*problem, n, options);
+  const auto problem = heterogeneous_problem(n);
+  const ProblemTrainingOptions options = gossip("exponential");
+  const TrainedReplicas seen = run(*problem, n, options);
   std::vector<Vector> x(static_cast<size_t>(n), Vector(37));
   for (int64_t k = 0; k < options.steps; ++k) {
     std::vector<Vector> g = x, next;
@@ -154,7 +156,7 @@ TEST(Gossip, TrackingRemovesTheBiasOfHeterogeneousNodes) {
   }
   const auto problem = make_quadratic(h, c);
   const auto worst = [&](bool tracking) {
-    DriveOptions options = gossip("ring", 2500);
+    ProblemTrainingOptions options = gossip("ring", 2500);
     options.units = 1;
     options.sync.tracking = tracking;
     double most = 0;
@@ -165,44 +167,45 @@ TEST(Gossip, TrackingRemovesTheBiasOfHeterogeneousNodes) {
   EXPECT_LE(worst(true), 5e-14);
 }
 
-TEST(Gossip, EqualsParallelSgdOnTheFullGraph) {
-  const auto problem = unlike(5);
-  DriveOptions psgd = gossip("full");
+TEST(Gossip, MatchesAllReduceOnTheFullGraph) {
+  const auto problem = heterogeneous_problem(5);
+  ProblemTrainingOptions psgd = gossip("full");
   psgd.sync.method = "allreduce";
-  const Driven expected = run(*problem, 5, psgd);
-  DriveOptions every = gossip("ring");
+  const TrainedReplicas expected = run(*problem, 5, psgd);
+  ProblemTrainingOptions every = gossip("ring");
   every.sync.period = 1;
-  for (const DriveOptions& options : {gossip("full"), every}) {
-    const Driven seen = run(*problem, 5, options);
+  for (const ProblemTrainingOptions& options : {gossip("full"), every}) {
+    const TrainedReplicas seen = run(*problem, 5, options);
     for (size_t r = 0; r < 5; ++r) EXPECT_LE(relative(seen.x[r], expected.x[r]), 1e-11);
   }
 }
 
-TEST(Gossip, SendsItsWeightsToItsListenersOnly) {
+TEST(Gossip, SendsWeightsOnlyToOutNeighbours) {
   const int n = 8;
-  const auto problem = unlike(n);
+  const auto problem = heterogeneous_problem(n);
   const uint64_t S = 37 * sizeof(double), steps = 13;
-  const auto sent = [&](DriveOptions options) { return run(*problem, n, options); };
+  const auto sent = [&](ProblemTrainingOptions options) { return run(*problem, n, options); };
   for (const uint64_t bytes : sent(gossip("ring")).sent) EXPECT_EQ(bytes, 2 * S * steps);
   for (const uint64_t bytes : sent(gossip("exponential")).sent) EXPECT_EQ(bytes, 3 * S * steps);
   for (const uint64_t bytes : sent(gossip("one_peer")).sent) EXPECT_EQ(bytes, S * steps);
   for (const uint64_t bytes : sent(gossip("full")).sent) EXPECT_EQ(bytes, 7 * S * steps);
-  const Driven star = sent(gossip("star"));
+  const TrainedReplicas star = sent(gossip("star"));
   EXPECT_EQ(star.sent[0], 7 * S * steps);
   for (size_t r = 1; r < 8; ++r) EXPECT_EQ(star.sent[r], S * steps);
   for (const uint64_t bytes : star.reduced) EXPECT_EQ(bytes, 0u);
-  DriveOptions tracking = gossip("ring");
+  ProblemTrainingOptions tracking = gossip("ring");
   tracking.sync.tracking = true;
-  for (const uint64_t bytes : sent(tracking).sent) EXPECT_EQ(bytes, 2 * S * (2 * steps - 1));  // y starts as g
-  DriveOptions pga = gossip("ring", 12);
+  // sends x in every step, and y in every step except the first, in which y = g
+  for (const uint64_t bytes : sent(tracking).sent) EXPECT_EQ(bytes, 2 * S * (2 * steps - 1));
+  ProblemTrainingOptions pga = gossip("ring", 12);
   pga.sync.period = 4;
   for (const uint64_t bytes : sent(pga).sent) EXPECT_EQ(bytes, 2 * S * 9);
 }
 
-TEST(Gossip, HierarchicalNodesFormOneReplicaEach) {
+TEST(Gossip, RanksOfANodeFormOneReplicaWhenHierarchical) {
   const int n = 6;
-  const auto problem = unlike(n);
-  DriveOptions options = gossip("ring");
+  const auto problem = heterogeneous_problem(n);
+  ProblemTrainingOptions options = gossip("ring");
   options.sync.hierarchical = true;
   options.ranks_per_node = 2;
   ReferenceReplicas expected(*problem, n, options.lr);
@@ -220,56 +223,56 @@ TEST(Gossip, HierarchicalNodesFormOneReplicaEach) {
 
 TEST(Gossip, LoadsTheMeanAndRestoresItsWeights) {
   const int n = 5;
-  const auto problem = unlike(n);
+  const auto problem = heterogeneous_problem(n);
   std::vector<double> consensus(static_cast<size_t>(n));
-  std::vector<Vector> lent(static_cast<size_t>(n)), held(static_cast<size_t>(n));
-  DriveOptions options = gossip("ring", 4);
+  std::vector<Vector> averaged(static_cast<size_t>(n)), saved(static_cast<size_t>(n));
+  ProblemTrainingOptions options = gossip("ring", 4);
   std::vector<Vector> own(static_cast<size_t>(n));
-  on_ranks(n, [&](comm::Communicator* comm) {
+  run_on_ranks(n, [&](comm::Communicator* comm) {
     const auto r = static_cast<size_t>(comm->rank());
-    DriveOptions mine = options;
-    mine.seen = [&](int64_t step, std::span<const double> x, Strategy& strategy) {
+    ProblemTrainingOptions mine = options;
+    mine.on_step = [&](int64_t step, std::span<const double> x, Strategy& strategy) {
       if (step != 3) return;
       DivergentReplicas& divergent = *strategy.divergent_replicas();
       EXPECT_FALSE(divergent.equal());
       const auto values = [&] {
         Vector all;
-        for (const optim::OptimizerShard& one : strategy.owned())
+        for (const optim::OptimizerShard& one : strategy.optimizer_shards())
           all.insert(all.end(), one.values.as<double>(), one.values.as<double>() + one.values.count());
         return all;
       };
       own[r].assign(x.begin(), x.end());
       {
         const ScopedAverageWeights mean(&divergent);
-        lent[r] = values();
+        averaged[r] = values();
       }
       EXPECT_TRUE(same_bits(values(), own[r]));
       for (int again = 0; again < 2; ++again) {
-        held[r].clear();
-        for (const optim::ValueShard& one : strategy.held())
-          held[r].insert(held[r].end(), one.values.as<double>(), one.values.as<double>() + one.values.count());
+        saved[r].clear();
+        for (const optim::ValueShard& one : strategy.checkpoint_shards())
+          saved[r].insert(saved[r].end(), one.values.as<double>(), one.values.as<double>() + one.values.count());
       }
       for (const ReplicaMetric& measure : divergent.take_metrics())
         if (measure.name == "consensus") consensus[r] = measure.value;
       EXPECT_TRUE(divergent.take_metrics().empty());
     };
-    drive(*problem, comm, mine);
+    train_problem(*problem, comm, mine);
   });
   const Vector mean = ReferenceReplicas::mean(own);
   double apart = 0;
   for (const Vector& x : own)
     for (size_t d = 0; d < x.size(); ++d) apart += (x[d] - mean[d]) * (x[d] - mean[d]) / n;
   for (size_t r = 0; r < 5; ++r) {
-    EXPECT_TRUE(same_bits(lent[r], mean)) << r;
-    EXPECT_TRUE(r == 0 ? same_bits(held[r], mean) : held[r].empty()) << r;
+    EXPECT_TRUE(same_bits(averaged[r], mean)) << r;
+    EXPECT_TRUE(r == 0 ? same_bits(saved[r], mean) : saved[r].empty()) << r;
     EXPECT_NEAR(consensus[r], apart, 1e-12);
   }
 }
 
 TEST(Gossip, RejectsInvalidOptions) {
-  const auto problem = unlike(4);
-  const auto refused = [&](const std::function<void(DriveOptions&)>& change) -> std::string {
-    DriveOptions options = gossip("ring", 1);
+  const auto problem = heterogeneous_problem(4);
+  const auto refused = [&](const std::function<void(ProblemTrainingOptions&)>& change) -> std::string {
+    ProblemTrainingOptions options = gossip("ring", 1);
     change(options);
     try {
       run(*problem, 4, options);
@@ -278,18 +281,19 @@ TEST(Gossip, RejectsInvalidOptions) {
     }
     return "nothing was refused";
   };
-  EXPECT_NE(refused([](DriveOptions& o) { o.sync.gossip_mode = "combine"; }).find("combine_then_adapt"),
+  EXPECT_NE(refused([](ProblemTrainingOptions& o) { o.sync.gossip_mode = "combine"; }).find("combine_then_adapt"),
             std::string::npos);
-  EXPECT_NE(refused([](DriveOptions& o) { o.sync.period = -1; }).find("sync.period: got -1"), std::string::npos);
-  EXPECT_NE(refused([](DriveOptions& o) {
+  EXPECT_NE(refused([](ProblemTrainingOptions& o) { o.sync.period = -1; }).find("sync.period: got -1"),
+            std::string::npos);
+  EXPECT_NE(refused([](ProblemTrainingOptions& o) {
               o.sync.tracking = true;
               o.storage = DType::bf16;
             }).find("train.precision = \"fp32\""),
             std::string::npos);
-  EXPECT_NE(refused([](DriveOptions& o) {
+  EXPECT_NE(refused([](ProblemTrainingOptions& o) {
               o.sync.hierarchical = true;
               o.ranks_per_node = 3;
-            }).find("4 replicas cannot be divided into nodes of 3"),
+            }).find("4 replicas cannot be divided equally into nodes of 3"),
             std::string::npos);
 }
 

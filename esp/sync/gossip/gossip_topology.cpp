@@ -16,7 +16,7 @@
 namespace esp::sync {
 namespace {
 
-constexpr double kSlack = 1e-9;  // tolerance of a row's sum: weights in files have few digits
+constexpr double kSlack = 1e-9;  // tolerance of a row sum: weights in graph files have few digits
 constexpr size_t kMaxGraphBytes = size_t{64} << 20;
 
 using Edge = std::pair<int, int>;
@@ -27,7 +27,7 @@ int log2_up(int n) {
   return bits;
 }
 
-// The weights may name a replica twice.
+// Builds the mixing matrix: `fill` writes the weights of row i, by replica.
 MixingMatrix mixing_of(int size, const std::function<void(int i, std::map<int, double>& row)>& fill) {
   MixingMatrix rows(static_cast<size_t>(size));
   for (int i = 0; i < size; ++i) {
@@ -93,15 +93,15 @@ GossipTopology one_peer(int n) {
 }
 
 constexpr TopologyRow kTopologies[] = {
-    {"full", "all replicas", full},
-    {"star", "replica 0 and all others", star},
-    {"ring", "both neighbours", ring},
-    {"grid", "up, down, left, right", grid},
-    {"exponential", "those 1, 2, 4 … ranks below", exponential},
-    {"one_peer", "one of those, a different one every step", one_peer},
+    {"full", "averages with all replicas", full},
+    {"star", "replica 0 averages with all others, and each of the others only with replica 0", star},
+    {"ring", "averages with both neighbours on a ring", ring},
+    {"grid", "averages with the neighbours above, below, left and right on a grid", grid},
+    {"exponential", "receives from the ranks 1, 2, 4, … below", exponential},
+    {"one_peer", "receives from one of the ranks of exponential per step, in turn", one_peer},
 };
 
-[[noreturn]] void refuse(const GossipTopology& topology, const std::string& why) {
+[[noreturn]] void fail(const GossipTopology& topology, const std::string& why) {
   throw UsageError(fmt::format("sync.topology = {}: {}", topology.name, why));
 }
 
@@ -113,26 +113,28 @@ void check_turn(const GossipTopology& topology, const MixingMatrix& mixing) {
     int last = -1;
     for (const NeighbourWeight& one : mixing[static_cast<size_t>(i)]) {
       if (one.from <= last || one.from >= n)
-        refuse(topology, fmt::format("row {} is not sorted, or names a node that does not exist", i));
+        fail(topology,
+             fmt::format("row {}: got node {}; expected nodes from 0 to {} in ascending order", i, one.from, n - 1));
       last = one.from;
       if (!(one.weight >= 0 && one.weight <= 1 + kSlack))
-        refuse(topology, fmt::format("weight of edge {} {}: got {}; expected 0 to 1", i, one.from, one.weight));
+        fail(topology, fmt::format("weight of edge {} {}: got {}; expected 0 to 1", i, one.from, one.weight));
       sum += one.weight;
       columns[static_cast<size_t>(one.from)] += one.weight;
     }
     if (std::abs(sum - 1) > kSlack)
-      refuse(topology, fmt::format("incoming weights of node {}: got the sum {}; expected 1. Remove the weights to use "
-                                   "Metropolis–Hastings weights.",
-                                   i, sum));
+      fail(topology, fmt::format("incoming weights of node {}: got the sum {}; expected 1. Remove the weights to use "
+                                 "Metropolis–Hastings weights.",
+                                 i, sum));
   }
   for (int j = 0; j < n; ++j)
     if (std::abs(columns[static_cast<size_t>(j)] - 1) > kSlack)
-      refuse(topology, fmt::format("outgoing weights of node {}: got the sum {}; expected 1, which preserves the mean. "
-                                   "Remove the weights to use Metropolis–Hastings weights.",
-                                   j, columns[static_cast<size_t>(j)]));
+      fail(topology, fmt::format("outgoing weights of node {}: got the sum {}; expected 1, which preserves the mean. "
+                                 "Remove the weights to use Metropolis–Hastings weights.",
+                                 j, columns[static_cast<size_t>(j)]));
 }
 
-// For a doubly stochastic matrix, reachability of all from node 0 implies reachability of all from every node.
+// For a doubly stochastic W it is enough to check from node 0: if every node is reachable from node 0, every node is
+// reachable from every other.
 void check_connected(const GossipTopology& topology) {
   const int n = topology.size();
   std::vector<bool> reached(static_cast<size_t>(n));
@@ -150,10 +152,9 @@ void check_connected(const GossipTopology& topology) {
   }
   const auto lost = std::find(reached.begin(), reached.end(), false);
   if (lost != reached.end())
-    refuse(
-        topology,
-        fmt::format("the graph is not connected: node {} is not reachable from node 0. Add an edge between the parts.",
-                    lost - reached.begin()));
+    fail(topology,
+         fmt::format("the graph is not connected: node {} is not reachable from node 0. Add an edge between the parts.",
+                     lost - reached.begin()));
 }
 
 using Vector = std::vector<double>;
@@ -216,10 +217,15 @@ bool names_graph_file(const std::string& name) {
 
 GossipTopology make_topology(const std::string& name, int size) {
   if (!names_graph_file(name)) return find_row("sync.topology", kTopologies, name).make(size);
-  GossipTopology topology = parse_graph(obs::read_whole_file(name, kMaxGraphBytes), name);
+  std::string text;
+  try {
+    text = obs::read_whole_file(name, kMaxGraphBytes);
+  } catch (const IoError& error) {
+    throw IoError(fmt::format("sync.topology: {}", error.what()));
+  }
+  GossipTopology topology = parse_graph(text, name);
   if (topology.size() != size)
-    refuse(topology,
-           fmt::format("the graph has {} nodes; expected {}, the number of replicas.", topology.size(), size));
+    fail(topology, fmt::format("the graph has {} nodes; expected {}, the number of replicas.", topology.size(), size));
   check_topology(topology);
   return topology;
 }
@@ -229,7 +235,7 @@ void check_topology(const GossipTopology& topology) {
   check_connected(topology);
 }
 
-// Power iteration on AᵀA, where A is the product of the matrices of a cycle on vectors with mean 0.
+// Power iteration on AᵀA for vectors with mean 0, where A is the product of the matrices of a cycle.
 double spectral_gap(const GossipTopology& topology) {
   const auto n = static_cast<size_t>(topology.size());
   if (n == 1) return 1;
@@ -246,14 +252,14 @@ double spectral_gap(const GossipTopology& topology) {
     remove_mean(y);
     before = square;
     square = norm_of(y) * norm_of(y);
-    if (square < 1e-28) return 1;  // only rounding errors are left
+    if (square < 1e-28) return 1;  // ρ² is 0; the rest is rounding error
     for (size_t turn = topology.turns.size(); turn-- > 0;) y = times(topology.turns[turn], y, true);
     x = std::move(y);
   }
   return 1 - std::sqrt(square);
 }
 
-std::vector<int> listeners(const MixingMatrix& mixing, int from) {
+std::vector<int> out_neighbours(const MixingMatrix& mixing, int from) {
   std::vector<int> all;
   for (size_t i = 0; i < mixing.size(); ++i)
     for (const NeighbourWeight& one : mixing[i])

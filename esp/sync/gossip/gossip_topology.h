@@ -1,10 +1,13 @@
-// Gossip topologies: which replica receives from which, with which weight, as the rows of the mixing matrix W.
+// Gossip topologies: which replicas each replica receives from, and with which weights, as the rows of the mixing
+// matrix W.
 //
 // Row i lists the replicas that i averages, including itself, in ascending order, and their weights. W must be doubly
-// stochastic, so that averaging preserves the mean, and the graph connected, so that replicas converge. A time-varying
-// topology has several matrices, used in a cycle. Pure functions; UsageError says what is wrong with W.
+// stochastic, so that averaging preserves the mean. The graph must be connected, so that replicas converge. A
+// time-varying topology has several matrices, used in a cycle. The functions have no state. A UsageError describes why
+// W is invalid.
 //
-//   full         all                               1/n
+//   topology     receives from                     with weight
+//   full         all replicas                      1/n
 //   star         replica 0 in the middle           1/n per edge
 //   ring         both neighbours                   1/3 each (two replicas: 1/2)
 //   grid         up, down, left, right             Metropolis–Hastings
@@ -27,7 +30,8 @@ struct NeighbourWeight {
   double weight = 0;
   bool operator==(const NeighbourWeight&) const = default;
 };
-using MixingMatrix = std::vector<std::vector<NeighbourWeight>>;  // rows
+// [i]: the replicas that replica i averages, with their weights
+using MixingMatrix = std::vector<std::vector<NeighbourWeight>>;
 
 struct GossipTopology {
   std::string name;
@@ -42,20 +46,22 @@ struct TopologyRow {
 };
 std::span<const TopologyRow> topologies();
 
-// A name of the table, or the path of a graph file (contains '.' or '/').
+// `name`: a topology of the table above, or the path of a graph file (contains '.' or '/').
 GossipTopology make_topology(const std::string& name, int size);
 bool names_graph_file(const std::string& name);
 
-// w_ij = 1/(1 + max(d_i, d_j)), the rest is w_ii: symmetric, so doubly stochastic. Edges are undirected.
+// Metropolis–Hastings weights: w_ij = 1/(1 + max(d_i, d_j)) per edge, and w_ii is the remainder. The matrix is
+// symmetric and therefore doubly stochastic. Edges are undirected.
 MixingMatrix metropolis_hastings(int size, std::span<const std::pair<int, int>> edges);
 
-// Rows sorted, weights within [0, 1], rows and columns that sum to one, every replica reachable over a cycle.
+// Throws UsageError unless rows are sorted, weights are within [0, 1], rows and columns sum to 1, and every replica is
+// reachable within a cycle of matrices.
 void check_topology(const GossipTopology& topology);
 
-// Spectral gap 1 − ρ, where ρ = ‖W − 11ᵀ/n‖; of the product of a cycle, where there are several matrices.
+// Spectral gap 1 − ρ, where ρ = ‖W − 11ᵀ/n‖. For a time-varying topology W is the product of the matrices of a cycle.
 double spectral_gap(const GossipTopology& topology);
 
-// The replicas that receive from `from`, in order.
-std::vector<int> listeners(const MixingMatrix& mixing, int from);
+// The replicas that receive from replica `from`, without itself, in ascending order.
+std::vector<int> out_neighbours(const MixingMatrix& mixing, int from);
 
 }  // namespace esp::sync

@@ -31,7 +31,7 @@ std::vector<std::vector<double>> dense(const MixingMatrix& mixing) {
   return w;
 }
 
-TEST(GossipTopology, EveryRowOfTheTableIsDoublyStochasticAndConnected) {
+TEST(GossipTopology, EveryNamedTopologyIsDoublyStochasticAndConnected) {
   for (const TopologyRow& row : topologies())
     for (int n = 1; n <= 33; ++n) {
       const GossipTopology topology = row.make(n);
@@ -44,7 +44,7 @@ TEST(GossipTopology, SpectralGapsEqualTheFormulas) {
   for (int n = 2; n <= 16; ++n) {
     const auto gap = [&](const char* name) { return spectral_gap(make_topology(name, n)); };
     EXPECT_NEAR(gap("full"), 1, 1e-12) << n;
-    EXPECT_NEAR(gap("star"), n == 2 ? 1 : 1.0 / n, 1e-9) << n;  // n = 2: W is the mean itself
+    EXPECT_NEAR(gap("star"), n == 2 ? 1 : 1.0 / n, 1e-9) << n;  // for n = 2 one step averages exactly
     EXPECT_NEAR(gap("ring"), n == 2 ? 1 : 2.0 / 3 * (1 - std::cos(2 * kPi / n)), 1e-9) << n;
     const double exponential = 2.0 / (1 + log2_up(n));
     if (n % 2 == 0)
@@ -56,8 +56,9 @@ TEST(GossipTopology, SpectralGapsEqualTheFormulas) {
   }
 }
 
-// A path of four with Metropolis–Hastings weights 1/3: its second eigenvalue is 1 − (2 − √2)/3.
-TEST(GossipTopology, SpectralGapOfAPathEqualsItsSecondEigenvalue) {
+// A path of four replicas, all edge weights 1/3: the second eigenvalue is 1 − (2 − √2)/3, so the spectral gap is (2 −
+// √2)/3.
+TEST(GossipTopology, SpectralGapOfAPathEqualsOneMinusItsSecondEigenvalue) {
   const std::pair<int, int> edges[] = {{0, 1}, {1, 2}, {2, 3}};
   EXPECT_NEAR(spectral_gap({"path", {metropolis_hastings(4, edges)}}), (2 - std::sqrt(2.0)) / 3, 1e-12);
 }
@@ -67,7 +68,8 @@ TEST(GossipTopology, OnePeerAveragesAllAfterLogNSteps) {
     const int n = 1 << bits;
     const GossipTopology topology = make_topology("one_peer", n);
     ASSERT_EQ(topology.turns.size(), static_cast<size_t>(bits));
-    for (int first = 0; first < bits; ++first) {  // any window of this length
+    // any log2 n consecutive steps average exactly, also if they do not start at step 0
+    for (int first = 0; first < bits; ++first) {
       std::vector<std::vector<double>> product(static_cast<size_t>(n), std::vector<double>(static_cast<size_t>(n)));
       for (size_t i = 0; i < product.size(); ++i) product[i][i] = 1;
       for (int k = 0; k < bits; ++k) {
@@ -81,26 +83,26 @@ TEST(GossipTopology, OnePeerAveragesAllAfterLogNSteps) {
         product = next;
       }
       for (const auto& row : product)
-        for (const double one : row) ASSERT_EQ(one, 1.0 / n);  // exact for powers of two
+        for (const double one : row) ASSERT_EQ(one, 1.0 / n);  // the average is exact if n is a power of two
     }
     EXPECT_EQ(spectral_gap(topology), 1);
   }
 }
 
-TEST(GossipTopology, NumberOfListenersEqualsTheDegree) {
+TEST(GossipTopology, NumberOfOutNeighboursEqualsTheDegree) {
   const int n = 12;
   const auto most = [&](const char* name) {
     size_t all = 0;
     const GossipTopology topology = make_topology(name, n);
-    for (int i = 0; i < n; ++i) all = std::max(all, listeners(topology.at(0), i).size());
+    for (int i = 0; i < n; ++i) all = std::max(all, out_neighbours(topology.at(0), i).size());
     return all;
   };
   EXPECT_EQ(most("full"), 11u);
   EXPECT_EQ(most("ring"), 2u);
-  EXPECT_EQ(most("grid"), 4u);  // 3 × 4
+  EXPECT_EQ(most("grid"), 4u);  // 12 replicas form a 3 × 4 grid
   EXPECT_EQ(most("exponential"), 4u);
   EXPECT_EQ(most("one_peer"), 1u);
-  EXPECT_EQ(listeners(make_topology("star", n).at(0), 3), std::vector<int>{0});
+  EXPECT_EQ(out_neighbours(make_topology("star", n).at(0), 3), std::vector<int>{0});
 }
 
 TEST(GossipTopology, MetropolisHastingsWeighsByTheLargerDegree) {

@@ -36,7 +36,7 @@ class Reader {
       take(words_of(text.substr(at, end - at)));
       at = end + 1;
     }
-    if (size_ == 0) fail("no line `nodes N` in the file");
+    if (size_ == 0) fail("got no line `nodes N`; expected it before the edges");
     return {std::string(name_), {weighted_.value_or(false) ? weights() : metropolis_hastings(size_, edges())}};
   }
 
@@ -63,7 +63,7 @@ class Reader {
     if (words.empty()) return;
     if (words[0] == "nodes") {
       if (size_ > 0) fail("duplicate line `nodes N`");
-      if (words.size() != 2) fail("expected `nodes N`");
+      if (words.size() != 2) fail(fmt::format("got {} words; expected `nodes N`", words.size()));
       size_ = number<int>(words[1], "number of nodes");
       if (size_ < 1 || size_ > kMaxNodes) fail(fmt::format("nodes: got {}; expected 1 to {}", size_, kMaxNodes));
       return;
@@ -72,11 +72,13 @@ class Reader {
     if (words.size() < 2 || words.size() > 3)
       fail("expected an edge `i j`, or `i j w`: i receives from j with weight w");
     const bool weighted = words.size() == 3;
-    if (weighted_.value_or(weighted) != weighted) fail("expected weights on all lines or on none");
+    if (weighted_.value_or(weighted) != weighted)
+      fail(fmt::format("got an edge {} weight; expected weights on all lines or on none",
+                       weighted ? "with" : "without"));
     weighted_ = weighted;
     int a = node(words[0]), b = node(words[1]);
     if (!weighted && a == b)
-      fail(fmt::format("edge from {} to itself; its own weight is 1 minus the others. Remove the line", a));
+      fail(fmt::format("edge from {} to itself: a node's own weight is 1 minus its other weights. Remove the line", a));
     if (!weighted && a > b) std::swap(a, b);
     const double weight = weighted ? number<double>(words[2], "weight") : 1;
     if (!edge_weights_.emplace(std::pair(a, b), weight).second) fail(fmt::format("duplicate edge {} {}", a, b));

@@ -1,4 +1,5 @@
-// Arbitrary bytes as a graph file: an error, or rows that check_topology accepts or rejects.
+// Fuzz test: parses arbitrary bytes as a graph file. The parser must throw an error, or return rows that check_topology
+// accepts or rejects.
 #include <cmath>
 #include <string_view>
 

@@ -35,12 +35,12 @@ TEST(GraphFile, KeepsExplicitWeights) {
 
 TEST(GraphFile, ReportsTheLineOfAnError) {
   const std::pair<const char*, const char*> cases[] = {
-      {"", "no line `nodes N` in the file"},
+      {"", "got no line `nodes N`; expected it before the edges"},
       {"0 1\n", "line 1: expected a line `nodes N` before the edges"},
       {"nodes 3\n\n0 3\n", "line 3: node: got 3; expected 0 to 2"},
       {"nodes 3\n0 1\n1 0\n", "line 3: duplicate edge 0 1"},
       {"nodes 3\n1 1\n", "line 2: edge from 1 to itself"},
-      {"nodes 3\n0 1\n1 2 0.5\n", "line 3: expected weights on all lines or on none"},
+      {"nodes 3\n0 1\n1 2 0.5\n", "line 3: got an edge with weight; expected weights on all lines or on none"},
       {"nodes 3\n0 x\n", "line 2: got \"x\"; expected a node number"},
       {"nodes 3\n0 1 2 3\n", "line 2: expected an edge `i j`"},
       {"nodes 0\n", "line 1: nodes: got 0; expected 1 to 4096"},
@@ -53,7 +53,7 @@ TEST(GraphFile, ReportsTheLineOfAnError) {
     EXPECT_NE(refused(text).find(expected), std::string::npos) << refused(text);
 }
 
-TEST(GraphFile, IsReadByPathAndMustHaveOneNodePerReplica) {
+TEST(GraphFile, TopologyReadsAFileByPathAndRejectsAWrongNodeCount) {
   const obs::TemporaryFolder folder;
   const std::string path = folder / "square.txt";
   std::ofstream(path) << "nodes 4\n0 1\n1 2\n2 3\n3 0\n";
@@ -61,11 +61,12 @@ TEST(GraphFile, IsReadByPathAndMustHaveOneNodePerReplica) {
   for (size_t i = 0; i < 4; ++i)
     for (size_t k = 0; k < 3; ++k) {
       EXPECT_EQ(read[i][k].from, ring[i][k].from);
-      EXPECT_NEAR(read[i][k].weight, ring[i][k].weight, 1e-15);  // its own weight is the remainder
+      // not bit-equal: a replica's own weight is 1 minus the other weights
+      EXPECT_NEAR(read[i][k].weight, ring[i][k].weight, 1e-15);
     }
   try {
     make_topology(path, 5);
-    FAIL() << "4 nodes for 5 replicas";
+    FAIL() << "accepted a graph of 4 nodes for 5 replicas";
   } catch (const UsageError& error) {
     EXPECT_NE(std::string(error.what()).find("the graph has 4 nodes; expected 5"), std::string::npos) << error.what();
   }

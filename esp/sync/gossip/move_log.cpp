@@ -13,10 +13,10 @@ void MoveLog::begin(const std::vector<Tensor>& x) {
   int64_t first = 0;
   for (const Tensor& of : x) {
     Unit unit;
-    unit.encoder = compression_.one_way({first, first + of.count(), units_.size(), of.dtype()}, context_);
+    unit.encoder = compression_.one_directional({first, first + of.count(), units_.size(), of.dtype()}, context_);
     unit.estimate_sum = tensor::copy_of(context_, of, MemoryCategory::buffer);
-    unit.code =
-        tensor::empty(context_, {static_cast<int64_t>(unit.encoder->code_bytes())}, DType::u8, MemoryCategory::buffer);
+    unit.code = tensor::empty(context_, {static_cast<int64_t>(unit.encoder->encoded_bytes())}, DType::u8,
+                              MemoryCategory::buffer);
     kernel::cast(unit.encoder->memory().data(), of.dtype(), of.data(), of.dtype(), of.count(), context_.stream);
     first += of.count();
     units_.push_back(std::move(unit));
@@ -29,12 +29,12 @@ void MoveLog::mix(const MixingMatrix& mixing, size_t index, const Tensor& x, int
   const auto when = static_cast<uint64_t>(event);
   unit.encoder->encode(unit.code.as<std::byte>(), x.data(), static_cast<uint32_t>(here), when);
 
-  const size_t bytes = unit.encoder->code_bytes();
+  const size_t bytes = unit.encoder->encoded_bytes();
   std::vector<comm::Call> calls;
   comm::Call call;
   call.count = bytes;
   call.dtype = DType::u8;
-  for (const int to : listeners(mixing, here)) {
+  for (const int to : out_neighbours(mixing, here)) {
     call.op = comm::Op::send;
     call.in = unit.code.data();
     call.out = nullptr;
@@ -74,6 +74,7 @@ std::vector<ExtraState> MoveLog::state() {
   std::vector<ExtraState> all;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     std::vector<ExtraState> of = units_[unit].encoder->state();
+    // The names "told" (encoder state) and "heard" (sum of the estimates) are part of the checkpoint format.
     of.push_back({"heard", units_[unit].estimate_sum});
     add_numbered(all, "told", unit, std::move(of));
   }

@@ -16,21 +16,21 @@ namespace {
 
 using tensor::Tensor;
 
-constexpr size_t kAhead = 2;  // sums of units in flight
+constexpr size_t kAhead = 2;  // maximum number of units with an all-reduce in flight
 
 void check(const Setup& setup) {
   const int size = setup.ranks ? setup.ranks->size() : 1;
   if (setup.options.hierarchical && (setup.ranks_per_node < 1 || size % setup.ranks_per_node != 0))
     throw UsageError(
-        fmt::format("sync.hierarchical = true: {} replicas cannot be divided into nodes of {}. Set comm.nodes to the "
-                    "number of nodes.",
+        fmt::format("sync.hierarchical = true: {} replicas cannot be divided equally into nodes of {} replicas. Set "
+                    "comm.nodes to the number of nodes.",
                     size, setup.ranks_per_node));
   if (setup.gradients_to_sink || setup.offload)
     throw UsageError(
         fmt::format("sync.method = {}: does not support offload. Set sync.offload = \"none\".", setup.options.method));
 }
 
-std::unique_ptr<comm::Communicator> split_off(const Setup& setup, bool within) {
+std::unique_ptr<comm::Communicator> split_node(const Setup& setup, bool within) {
   if (!setup.ranks || !setup.options.hierarchical) return nullptr;
   const int rank = setup.ranks->rank(), node = rank / setup.ranks_per_node, place = rank % setup.ranks_per_node;
   return setup.ranks->split(within ? node : place, rank);
@@ -47,11 +47,11 @@ Setup checked(const Setup& setup) {
 DivergentStrategy::DivergentStrategy(const Setup& setup)
     : setup_(checked(setup)),
       parameters_(*setup.parameters),
-      node_(split_off(setup, true)),
-      across_(split_off(setup, false)),
-      // Collectives across nodes use an algorithm with bit-identical results in every group, independent of measured
-      // links.
-      peers_(across_ ? across_.get() : setup.ranks,
+      node_(split_node(setup, true)),
+      inter_node_(split_node(setup, false)),
+      // The groups across nodes must compute bit-identical results. Therefore they use the deterministic algorithm,
+      // which does not depend on measured link speeds.
+      peers_(inter_node_ ? inter_node_.get() : setup.ranks,
              {setup.options.deterministic || setup.options.hierarchical, setup.timeout, setup.trace}),
       inner_(make_bucketed(setup)) {
   for (const auto& unit : parameters_.units()) x_.push_back(unit.values);
@@ -60,7 +60,7 @@ DivergentStrategy::DivergentStrategy(const Setup& setup)
 std::vector<NamedGroup> DivergentStrategy::groups() const {
   std::vector<NamedGroup> all;
   if (node_) all.push_back({"node", node_.get()});
-  if (across_) all.push_back({"across nodes", across_.get()});
+  if (inter_node_) all.push_back({"across nodes", inter_node_.get()});
   return all;
 }
 
@@ -119,25 +119,25 @@ Tensor DivergentStrategy::scratch(const Tensor& like) const {
 }
 
 void DivergentStrategy::sum_units(const PutUnit& put, const PutUnit& f) {
-  struct Flight {
+  struct PendingSum {
     size_t unit;
     Tensor sum;
     Work work;
   };
-  std::deque<Flight> flights;
-  const auto land = [&] {
-    peers_.wait(flights.front().work, "average");
-    f(flights.front().unit, flights.front().sum);
-    flights.pop_front();
+  std::deque<PendingSum> pending;
+  const auto finish_oldest = [&] {
+    peers_.wait(pending.front().work, "average");
+    f(pending.front().unit, pending.front().sum);
+    pending.pop_front();
   };
   for (size_t unit = 0; unit < x_.size(); ++unit) {
-    if (flights.size() == kAhead) land();
+    if (pending.size() == kAhead) finish_oldest();
     Tensor sum = scratch(x_[unit]);
     put(unit, sum);
     Work work = peers_.start_all_reduce(sum);
-    flights.push_back({unit, std::move(sum), std::move(work)});
+    pending.push_back({unit, std::move(sum), std::move(work)});
   }
-  while (!flights.empty()) land();
+  while (!pending.empty()) finish_oldest();
 }
 
 double DivergentStrategy::mean_of(double value) {
@@ -182,7 +182,8 @@ void DivergentStrategy::take_means(const PutUnit& make) {
 std::optional<StrategyCompression> DivergentStrategy::compression() {
   if (setup_.options.compress == "none") return {};
   Setup setup = setup_;
-  // Collectives across nodes use an algorithm with bit-identical results in every group, independent of measured links.
+  // The groups across nodes must compute bit-identical results, so the algorithm must not depend on measured link
+  // speeds.
   setup.options.deterministic = setup.options.deterministic || setup.options.hierarchical;
   return std::optional<StrategyCompression>(std::in_place, setup);
 }
@@ -199,7 +200,7 @@ void DivergentStrategy::average(double weight) {
   apply_average(
       [&](size_t unit, const Tensor& sum) {
         const kernel::WeightedTerm mine[] = {{x_[unit].data(), weight}};
-        // A replica with weight 0 may hold any values, including non-finite ones.
+        // With weight 0, x is not read: it may contain non-finite values, and 0·NaN is NaN.
         if (weight == 0)
           kernel::fill(sum.data(), 0, sum.count(), sum.dtype(), setup_.context.stream);
         else
@@ -209,7 +210,7 @@ void DivergentStrategy::average(double weight) {
 }
 
 void DivergentStrategy::average_states() {
-  ESP_CHECK(optimizer_, "no optimizer was attached");
+  ESP_CHECK(optimizer_, "average_states: no optimizer is attached. Call attach first");
   if (num_replicas() == 1) return;
   for (const optim::OptimizerState& state : optimizer_->states()) {
     if (state.slot == "master") continue;
@@ -228,9 +229,9 @@ void DivergentStrategy::measure_consensus() {
   restore_own();
 }
 
-// The mean of x is stored in the weights; x is saved first where it aliases the weights.
+// Writes the mean of x to the weights. The weights are saved first; where x aliases them, x is saved with them.
 void DivergentStrategy::load_average() {
-  ESP_CHECK(own_.empty(), "load_average called twice");
+  ESP_CHECK(own_.empty(), "load_average was called twice without restore_own");
   if (equal_ || num_replicas() == 1) return;
   const device::Stream& stream = setup_.context.stream;
   double apart = 0;
@@ -260,7 +261,7 @@ void DivergentStrategy::restore_own() {
   own_.clear();
 }
 
-std::vector<optim::ValueShard> DivergentStrategy::held() {
+std::vector<optim::ValueShard> DivergentStrategy::checkpoint_shards() {
   const bool first = !setup_.ranks || setup_.ranks->rank() == 0;
   const bool whole = equal_ || num_replicas() == 1;
   if (!whole && !std::exchange(mean_made_, true)) {
@@ -272,7 +273,7 @@ std::vector<optim::ValueShard> DivergentStrategy::held() {
   }
   std::vector<optim::ValueShard> all;
   if (!first) return all;
-  for (const optim::OptimizerShard& one : owned())
+  for (const optim::OptimizerShard& one : optimizer_shards())
     all.push_back({one.range, whole ? one.values : mean_[static_cast<size_t>(one.range.unit)]});
   return all;
 }

@@ -1,12 +1,12 @@
 // Base of the strategies with divergent replicas: gossip, local SGD, DiLoCo.
 //
-// Gradients are summed within a node, over all ranks (the first steps of post-local SGD) or not at all, by an
-// all-reduce strategy over that group. Averaging works on x: the weights, or the optimizer's fp32 master weights where
-// weights have 16 bits, unit by unit. A few averages are pipelined, so that one is communicated while another is
-// applied. Each sum uses a collective with bit-identical results on all ranks.
+// Gradients are summed within a node, or over all ranks (the first steps of post-local SGD), or not at all; an
+// all-reduce strategy over that group sums them. x is what replicas average, unit by unit: the weights, or the
+// optimizer's fp32 master weights if weights have 16 bits. While one average is applied, the next ones are
+// communicated. Every sum uses a collective with bit-identical results on all ranks.
 //
-// In a hierarchy the ranks of a node form one replica: they sum gradients every step and hold equal weights. Ranks with
-// the same local index then average across nodes.
+// In a hierarchy the ranks of a node form one replica: they sum gradients every step and hold equal weights. The ranks
+// with the same local index then average across nodes.
 #pragma once
 
 #include <functional>
@@ -24,8 +24,9 @@ class DivergentStrategy : public Strategy, public DivergentReplicas {
   explicit DivergentStrategy(const Setup& setup);
 
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override { inner_->fill(f); }
-  std::vector<optim::OptimizerShard> owned() override { return inner_->owned(); }
-  std::vector<optim::ValueShard> held() override;  // the mean of all replicas, until the next step; of the first rank
+  std::vector<optim::OptimizerShard> optimizer_shards() override { return inner_->optimizer_shards(); }
+  // The mean of all replicas, valid until the next step. Only the first rank saves it.
+  std::vector<optim::ValueShard> checkpoint_shards() override;
   void begin_step() override;
   void begin_pass(const PassOptions& pass) override { inner_->begin_pass(pass); }
   void begin_backward() override { inner_->begin_backward(); }
@@ -50,57 +51,64 @@ class DivergentStrategy : public Strategy, public DivergentReplicas {
   std::vector<ReplicaMetric> take_metrics() override;
 
  protected:
-  // Hooks of a method in step step(): before the gradients, with the gradients, and after the local update.
+  // Hooks for the methods, called in the current step (step()): before the gradients are computed, once they are
+  // complete, and after the local update.
   virtual void before_gradients() {}
   virtual void with_gradients() {}
   virtual void synchronise() = 0;
 
   int64_t step() const { return step_; }
-  int num_replicas() const { return peers_.size(); }  // of divergent replicas: nodes, in a hierarchy
+  // number of divergent replicas; in a hierarchy the number of nodes
+  int num_replicas() const { return peers_.size(); }
   size_t num_units() const { return x_.size(); }
   const tensor::Tensor& x(size_t unit) const { return x_[unit]; }
-  void changed(size_t unit);         // call after writing x: updates the weights from it
-  tensor::Tensor gradients() const;  // of all units, contiguous
+  void changed(size_t unit);         // updates the weights from x; call it after writing x
+  tensor::Tensor gradients() const;  // gradients of all units as one contiguous tensor
   tensor::Tensor scratch(const tensor::Tensor& like) const;
 
-  // Calls f(unit, sum), where sum adds over all replicas what `put` wrote; sum has the shape and type of x and is
-  // borrowed.
+  // For each unit: `put` writes this replica's term, all replicas' terms are added, and f(unit, sum) gets the result.
+  // `sum` has the shape and type of x; f does not own it.
   using PutUnit = std::function<void(size_t unit, const tensor::Tensor& sum)>;
   void sum_units(const PutUnit& put, const PutUnit& f);
-  // Sets x of every replica to the mean that `make` writes; measures the consensus distance.
+  // Sets x of each unit to the mean that `make` writes. Measures the consensus distance.
   void take_means(const PutUnit& make);
-  // Compression of units as sync.compress configures it; created once x is allocated.
+  // Compression of x as sync.compress configures it; nullopt without compression. Call after x is allocated.
   std::optional<StrategyCompression> compression();
   template <typename F>
-  void timed_exchange(F&& f) {  // adds to the exposed time
+  void timed_exchange(F&& f) {  // runs f and adds its duration to the exposed time
     const auto begun = Clock::now();
     f();
     exchanging_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - begun).count();
   }
-  // Sets x of every replica to the (weighted) mean; the weights sum to one. Measures the consensus distance.
+  // Sets x of every replica to the mean, or to the weighted mean (the weights of all replicas sum to 1). Measures the
+  // consensus distance.
   void average();
   void average(double weight);
-  void average_states();  // optimizer state except the master weights
+  void average_states();  // averages the optimizer state except the master weights
   void measure_consensus();
-  void measured(double apart) { consensus_ = mean_of(apart); }  // ‖x_i − x̄‖² of this replica
+  // `apart` is ‖x_i − x̄‖² of this replica; stores the mean over all replicas as the metric
+  void measured(double apart) { consensus_ = mean_of(apart); }
   void set_equal(bool equal) { equal_ = equal; }
   void note(std::string line) { notes_.push_back(std::move(line)); }
 
   const Setup setup_;
   nn::ParameterList& parameters_;
-  std::unique_ptr<comm::Communicator> node_, across_;  // ranks of this node; ranks with this local index on all nodes
-  TimedCommunicator peers_;                            // over the divergent replicas
+  // node_: the ranks of this node. inter_node_: the ranks of all nodes with the same local index.
+  std::unique_ptr<comm::Communicator> node_, inter_node_;
+  TimedCommunicator peers_;  // one rank of each divergent replica
 
  private:
   comm::Communicator* gradient_group() const;
   bool all_reduces_gradients() const { return step_ < setup_.options.local_after; }
-  double mean_of(double value);  // over all replicas
+  double mean_of(double value);  // the mean of `value` over all replicas
   void apply_average(const PutUnit& put, double factor);
-  double take_mean(size_t unit, const tensor::Tensor& mean);  // returns the squared distance of x
+  double take_mean(size_t unit, const tensor::Tensor& mean);  // sets x of this unit to the mean; returns ‖x − mean‖²
 
   std::unique_ptr<ReplicatedStrategy> inner_;
   optim::Optimizer* optimizer_ = nullptr;
-  std::vector<tensor::Tensor> x_, own_, mean_;  // by unit; own_ is set during load_average, mean_ after held
+  // One tensor per unit. own_: the replica's weights, saved during load_average. mean_: the mean that checkpoint_shards
+  // returned.
+  std::vector<tensor::Tensor> x_, own_, mean_;
   int64_t step_ = 0;
   bool equal_ = true, mean_made_ = false;
   std::optional<double> consensus_;

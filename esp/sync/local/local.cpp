@@ -18,11 +18,11 @@ namespace {
 
 using tensor::Tensor;
 
-constexpr uint64_t kDrawing = 0x66656461;  // stream of these random numbers
+constexpr uint64_t kDrawing = 0x66656461;  // random stream of client sampling
 constexpr int64_t kInnerSteps = 500;
 
-// Rounds of local steps. Where the change against θ, the weights at the start of the round, is communicated (DiLoCo,
-// compression), θ is kept here.
+// Rounds of local steps. θ denotes the weights at the start of a round. θ is stored only if the change relative to θ is
+// communicated (DiLoCo, compression).
 class LocalSteps : public DivergentStrategy {
  public:
   LocalSteps(const Setup& setup, int64_t round, bool from_theta)
@@ -51,7 +51,7 @@ class LocalSteps : public DivergentStrategy {
  protected:
   int64_t local_steps() const { return step() - setup_.options.local_after; }
   bool ends_round() const { return (local_steps() + 1) % round_ == 0; }
-  bool has_codes() const { return compression_.has_value(); }
+  bool is_compressed() const { return compression_.has_value(); }
   Tensor theta(size_t unit) const { return of_unit(theta_, unit); }
   Tensor of_unit(const Tensor& all, size_t unit) const {
     const auto& place = parameters_.units()[unit];
@@ -61,7 +61,7 @@ class LocalSteps : public DivergentStrategy {
     return tensor::zeros(setup_.context, {parameters_.count()}, x(0).dtype(), device::MemoryCategory::optimizer);
   }
 
-  // The first round starts at the current weights.
+  // Stores θ of the first round: the current weights.
   void before_gradients() override {
     if (!from_theta_ || theta_.defined()) return;
     make_theta();
@@ -70,23 +70,23 @@ class LocalSteps : public DivergentStrategy {
                    setup_.context.stream);
   }
 
-  // f(unit, Δ): Δ = Σ weight·(θ − x_i), compressed if configured. Measures the consensus distance where Δ is the mean
-  // change. x is overwritten: f must recompute it.
+  // Calls f(unit, Δ) with Δ = Σ weight·(θ − x_i), compressed if configured. If Δ is the mean change, this measures the
+  // consensus distance. Overwrites x, so f must compute x again.
   template <typename F>
   void with_changes(double weight, F&& f) {
     const auto put = [&](size_t unit, const Tensor& sum) {
       const kernel::WeightedTerm way_back[] = {{theta(unit).data(), 1}, {x(unit).data(), -1}};
       kernel::weighted_sum(sum.data(), way_back, sum.count(), sum.dtype(), setup_.context.stream);
-      if (has_codes()) kernel::scale(sum.data(), weight, sum.count(), sum.dtype(), setup_.context.stream);
+      if (is_compressed()) kernel::scale(sum.data(), weight, sum.count(), sum.dtype(), setup_.context.stream);
     };
     double apart = 0;
     const auto use = [&](size_t unit, const Tensor& delta) {
-      if (!has_codes()) kernel::scale(delta.data(), weight, delta.count(), delta.dtype(), setup_.context.stream);
+      if (!is_compressed()) kernel::scale(delta.data(), weight, delta.count(), delta.dtype(), setup_.context.stream);
       apart += distance(unit, delta);
       f(unit, delta);
       changed(unit);
     };
-    if (!has_codes()) {
+    if (!is_compressed()) {
       sum_units(put, use);
     } else {
       for (size_t unit = 0; unit < num_units(); ++unit) {
@@ -101,13 +101,13 @@ class LocalSteps : public DivergentStrategy {
     set_equal(true);
   }
 
-  const int64_t round_;  // steps
+  const int64_t round_;  // steps per round
 
  private:
   void make_theta() {
     theta_ = outer_state();
     exchanges_.clear();
-    if (!has_codes()) return;
+    if (!is_compressed()) return;
     for (size_t unit = 0; unit < num_units(); ++unit) {
       const auto& place = parameters_.units()[unit];
       exchanges_.push_back(compression_->summed({place.first, place.first + place.count, unit, x(unit).dtype()},
@@ -115,7 +115,7 @@ class LocalSteps : public DivergentStrategy {
     }
   }
 
-  // ‖x_i − x̄‖², where x̄ = θ − Δ. Overwrites x.
+  // Returns ‖x_i − x̄‖², where x̄ = θ − Δ. Overwrites x.
   double distance(size_t unit, const Tensor& delta) {
     const Tensor& mine = x(unit);
     const kernel::WeightedTerm terms[] = {{mine.data(), 1}, {theta(unit).data(), -1}, {delta.data(), 1}};
@@ -125,28 +125,28 @@ class LocalSteps : public DivergentStrategy {
 
   const bool from_theta_;
   std::optional<StrategyCompression> compression_;
-  std::vector<std::unique_ptr<Feedback>> exchanges_;  // by unit
-  Tensor theta_;                                      // flat over all units
+  std::vector<std::unique_ptr<Feedback>> exchanges_;  // one error feedback per unit
+  Tensor theta_;                                      // flat vector over all units
 };
 
-struct Weighing {
+struct ClientWeighting {
   std::string_view name;
   bool by_tokens;
 };
-constexpr Weighing kWeighings[] = {{"equal", false}, {"tokens", true}};
+constexpr ClientWeighting kClientWeightings[] = {{"equal", false}, {"tokens", true}};
 
-struct Averaging {
+struct AverageMethod {
   std::string_view name;
   bool by_servers;
 };
-constexpr Averaging kAveragings[] = {{"allreduce", false}, {"servers", true}};
+constexpr AverageMethod kAverageMethods[] = {{"allreduce", false}, {"servers", true}};
 
 class Local final : public LocalSteps {
  public:
   explicit Local(const Setup& setup)
       : LocalSteps(setup, setup.options.tau, false),
-        by_tokens_(find_row("sync.client_weights", kWeighings, setup.options.client_weights).by_tokens),
-        by_servers_(find_row("sync.average_over", kAveragings, setup.options.average_over).by_servers) {
+        by_tokens_(find_row("sync.client_weights", kClientWeightings, setup.options.client_weights).by_tokens),
+        by_servers_(find_row("sync.average_over", kAverageMethods, setup.options.average_over).by_servers) {
     if (by_servers_) check_servers();
     if (setup.options.sample < 0 || setup.options.sample > num_replicas())
       throw UsageError(fmt::format("sync.sample: got {}; expected 0 (all) to {}, the number of replicas.",
@@ -163,7 +163,7 @@ class Local final : public LocalSteps {
  private:
   void synchronise() override {
     if (!ends_round()) return;
-    if (has_codes()) {
+    if (is_compressed()) {
       with_changes(by_tokens_ ? weight() : 1.0 / num_replicas(), [&](size_t unit, const Tensor& delta) {
         const Tensor from = theta(unit);
         const kernel::WeightedTerm moved[] = {{from.data(), 1}, {delta.data(), -1}};
@@ -183,7 +183,7 @@ class Local final : public LocalSteps {
 
   double weight() {
     const std::vector<int> drawn =
-        drawn_clients(setup_.options.seed, local_steps() / round_, num_replicas(), setup_.options.sample);
+        sampled_clients(setup_.options.seed, local_steps() / round_, num_replicas(), setup_.options.sample);
     const bool counts = std::binary_search(drawn.begin(), drawn.end(), peers_.rank());
     if (!by_tokens_) return counts ? 1.0 / static_cast<double>(drawn.size()) : 0;
     double mine = tokens_;
@@ -198,16 +198,17 @@ class Local final : public LocalSteps {
     const PsOptions& ps = setup_.options.ps;
     if (ps.servers < 0 || ps.servers > num_replicas() || ps.server_ranks != "beside")
       throw UsageError(
-          fmt::format("sync.average_over = \"servers\": needs sync.servers = 0 (all) to {} and sync.server_ranks = "
-                      "\"beside\"; got {} and {}.",
-                      num_replicas(), ps.servers, ps.server_ranks));
+          fmt::format("sync.average_over = \"servers\": got sync.servers = {} and sync.server_ranks = \"{}\"; expected "
+                      "sync.servers from 1 to {}, or 0 for all, and sync.server_ranks = \"beside\".",
+                      ps.servers, ps.server_ranks, num_replicas()));
   }
 
-  // FedAvg as in the paper: the sampled clients push their weights, servers average them, all replicas pull.
+  // FedAvg as in the paper: the sampled clients push their weights, the servers average them, and all replicas pull the
+  // mean.
   void average_at_servers() {
     if (num_replicas() == 1) return;
     const std::vector<int> drawn =
-        drawn_clients(setup_.options.seed, local_steps() / round_, num_replicas(), setup_.options.sample);
+        sampled_clients(setup_.options.seed, local_steps() / round_, num_replicas(), setup_.options.sample);
     std::vector<double> counts(static_cast<size_t>(num_replicas()), 1);
     if (by_tokens_) {
       double mine = tokens_;
@@ -228,7 +229,7 @@ class Local final : public LocalSteps {
   }
 
   const bool by_tokens_, by_servers_;
-  double tokens_ = 0;  // in this round
+  double tokens_ = 0;  // tokens that this replica has read in this round
 };
 
 class DiLoCo final : public LocalSteps {
@@ -272,7 +273,7 @@ class DiLoCo final : public LocalSteps {
     kernel::cast(x(unit).data(), x(unit).dtype(), from.data(), from.dtype(), from.count(), stream);
   }
 
-  Tensor velocity_;  // flat over all units
+  Tensor velocity_;  // flat vector over all units
 };
 
 void require(bool holds, std::string_view key, const auto& given, std::string_view expected) {
@@ -281,7 +282,7 @@ void require(bool holds, std::string_view key, const auto& given, std::string_vi
 
 }  // namespace
 
-std::vector<int> drawn_clients(uint64_t seed, int64_t round, int num_clients, int64_t sample) {
+std::vector<int> sampled_clients(uint64_t seed, int64_t round, int num_clients, int64_t sample) {
   std::vector<int> clients(static_cast<size_t>(num_clients));
   std::iota(clients.begin(), clients.end(), 0);
   if (sample == 0 || sample >= num_clients) return clients;
@@ -295,12 +296,13 @@ std::vector<int> drawn_clients(uint64_t seed, int64_t round, int num_clients, in
 }
 
 void check_local_words(const Options& o) {
-  find_row("sync.client_weights", kWeighings, o.client_weights);
-  find_row("sync.average_over", kAveragings, o.average_over);
+  find_row("sync.client_weights", kClientWeightings, o.client_weights);
+  find_row("sync.average_over", kAverageMethods, o.average_over);
   require(o.tau >= 1, "tau", o.tau, "expected at least 1 step between averages");
   require(o.local_after >= 0, "local_after", o.local_after, "expected at least 0 steps");
   require(o.period >= 0, "period", o.period,
-          fmt::format("expected the inner steps of a round, or 0 (gossip: never, diloco: {})", kInnerSteps));
+          fmt::format("expected a number of steps between averages, or 0 (gossip: no global averages; diloco: {})",
+                      kInnerSteps));
   require(o.outer_lr > 0, "outer_lr", o.outer_lr, "expected a number > 0");
   require(o.outer_momentum >= 0 && o.outer_momentum < 1, "outer_momentum", o.outer_momentum,
           "expected a number in [0, 1)");

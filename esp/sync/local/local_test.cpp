@@ -8,16 +8,16 @@
 #include <set>
 
 #include "esp/base/error.h"
-#include "esp/sync/problems/drive.h"
 #include "esp/sync/problems/reference_replicas.h"
+#include "esp/sync/problems/train_problem.h"
 
 namespace esp::sync {
 namespace {
 
-constexpr int64_t kDim = 48;  // divisible by the number of ranks
+constexpr int64_t kDim = 48;  // divisible by each tested number of ranks
 
-DriveOptions local(int64_t tau, int64_t steps = 12) {
-  DriveOptions o;
+ProblemTrainingOptions local(int64_t tau, int64_t steps = 12) {
+  ProblemTrainingOptions o;
   o.sync.method = "local";
   o.sync.tau = tau;
   o.sync.deterministic = true;
@@ -26,7 +26,7 @@ DriveOptions local(int64_t tau, int64_t steps = 12) {
   return o;
 }
 
-std::unique_ptr<OptimizationProblem> unlike(int nodes) {
+std::unique_ptr<OptimizationProblem> heterogeneous_problem(int nodes) {
   ProblemOptions o;
   o.nodes = nodes;
   o.dim = kDim;
@@ -36,30 +36,30 @@ std::unique_ptr<OptimizationProblem> unlike(int nodes) {
   return make_quadratic(o);
 }
 
-struct Driven {
-  std::vector<std::vector<Vector>> each;  // by rank, after every step
-  std::vector<std::vector<bool>> equal;   // as DivergentReplicas::equal reports
-  std::vector<uint64_t> bytes;            // sent by each rank
+struct TrainedReplicas {
+  std::vector<std::vector<Vector>> each;  // x of each rank after every step
+  std::vector<std::vector<bool>> equal;   // [rank][step]: the value of DivergentReplicas::equal
+  std::vector<uint64_t> bytes;            // bytes sent by each rank
   const Vector& last(size_t r) const { return each[r].back(); }
 };
 
-Driven run(const OptimizationProblem& problem, int ranks, const DriveOptions& asked) {
+TrainedReplicas run(const OptimizationProblem& problem, int ranks, const ProblemTrainingOptions& asked) {
   const auto n = static_cast<size_t>(ranks);
-  Driven all{std::vector<std::vector<Vector>>(n), std::vector<std::vector<bool>>(n), std::vector<uint64_t>(n)};
-  on_ranks(ranks, [&](comm::Communicator* comm) {
+  TrainedReplicas all{std::vector<std::vector<Vector>>(n), std::vector<std::vector<bool>>(n), std::vector<uint64_t>(n)};
+  run_on_ranks(ranks, [&](comm::Communicator* comm) {
     const auto r = static_cast<size_t>(comm->rank());
-    DriveOptions options = asked;
-    options.seen = [&](int64_t, std::span<const double> x, Strategy& strategy) {
+    ProblemTrainingOptions options = asked;
+    options.on_step = [&](int64_t, std::span<const double> x, Strategy& strategy) {
       all.each[r].emplace_back(x.begin(), x.end());
       all.equal[r].push_back(!strategy.divergent_replicas() || strategy.divergent_replicas()->equal());
     };
-    drive(problem, comm, options);
+    train_problem(problem, comm, options);
     for (const comm::CallStats& s : comm->stats()) all.bytes[r] += s.bytes_sent;
   });
   return all;
 }
 
-void expect_replicas(const Driven& ranks, const std::vector<std::vector<Vector>>& expected) {
+void expect_replicas(const TrainedReplicas& ranks, const std::vector<std::vector<Vector>>& expected) {
   for (size_t r = 0; r < ranks.each.size(); ++r)
     for (size_t k = 0; k < ranks.each[r].size(); ++k)
       ASSERT_TRUE(same_bits(ranks.each[r][k], expected[k][r])) << "rank " << r << ", step " << k;
@@ -74,11 +74,11 @@ double relative(const Vector& a, const Vector& b) {
   return std::sqrt(apart / whole);
 }
 
-TEST(Local, EqualsOneProcessBitForBit) {
+TEST(Local, MatchesOneProcessReferenceBitForBit) {
   for (const int n : {1, 2, 3, 4, 8})
     for (const int64_t tau : {1, 3, 4, 100}) {
-      const auto problem = unlike(n);
-      const DriveOptions options = local(tau);
+      const auto problem = heterogeneous_problem(n);
+      const ProblemTrainingOptions options = local(tau);
       ReferenceReplicas expected(*problem, n, options.lr);
       std::vector<std::vector<Vector>> each;
       for (int64_t k = 0; k < options.steps; ++k) {
@@ -92,7 +92,7 @@ TEST(Local, EqualsOneProcessBitForBit) {
 }
 
 TEST(Local, ReplicasAreEqualOnlyAfterAnAverage) {
-  const Driven seen = run(*unlike(4), 4, local(4));
+  const TrainedReplicas seen = run(*heterogeneous_problem(4), 4, local(4));
   for (size_t k = 0; k < 12; ++k) {
     const bool averaged = (k + 1) % 4 == 0;
     for (size_t r = 0; r < 4; ++r) {
@@ -104,28 +104,29 @@ TEST(Local, ReplicasAreEqualOnlyAfterAnAverage) {
   }
 }
 
-TEST(Local, EqualsParallelSgdWithTauOne) {
-  const auto problem = unlike(4);
-  DriveOptions psgd = local(1);
+TEST(Local, MatchesAllReduceWhenTauIsOne) {
+  const auto problem = heterogeneous_problem(4);
+  ProblemTrainingOptions psgd = local(1);
   psgd.sync.method = "allreduce";
-  const Driven expected = run(*problem, 4, psgd), seen = run(*problem, 4, local(1));
+  const TrainedReplicas expected = run(*problem, 4, psgd), seen = run(*problem, 4, local(1));
   EXPECT_LE(relative(seen.last(2), expected.last(2)), 1e-11);
 }
 
-// Every average is one all-reduce of x and one of the consensus distance.
-TEST(Local, BytesAreDividedByThePeriod) {
-  const auto problem = unlike(4);
-  const Driven one = run(*problem, 4, local(1)), four = run(*problem, 4, local(4)),
-               never = run(*problem, 4, local(100));
+// Each average is one all-reduce of x and one of the consensus distance, so a period of 4 sends a quarter of the bytes.
+TEST(Local, SendsBytesInInverseProportionToThePeriod) {
+  const auto problem = heterogeneous_problem(4);
+  const TrainedReplicas one = run(*problem, 4, local(1)), four = run(*problem, 4, local(4)),
+                        never = run(*problem, 4, local(100));
   std::vector<uint64_t> expected(4);
-  on_ranks(4, [&](comm::Communicator* comm) {
+  run_on_ranks(4, [&](comm::Communicator* comm) {
     std::vector<double> x(kDim);
     comm::Call call;
     call.op = comm::Op::all_reduce;
     call.algorithm = "direct";
     call.in = call.out = x.data();
     call.dtype = DType::f64;
-    for (const size_t count : {size_t{24}, size_t{12}, size_t{12}, size_t{1}}) {  // units, and the consensus distance
+    // element counts of the all-reduces of an average: the three units, and the consensus distance
+    for (const size_t count : {size_t{24}, size_t{12}, size_t{12}, size_t{1}}) {
       call.count = count;
       comm->run(call);
     }
@@ -139,9 +140,9 @@ TEST(Local, BytesAreDividedByThePeriod) {
   }
 }
 
-TEST(Local, StartsAfterStepsOfParallelSgd) {
-  const auto problem = unlike(4);
-  DriveOptions options = local(3);
+TEST(Local, AllReducesGradientsUntilLocalStepsStart) {
+  const auto problem = heterogeneous_problem(4);
+  ProblemTrainingOptions options = local(3);
   options.sync.local_after = 5;
   ReferenceReplicas expected(*problem, 4, options.lr);
   std::vector<std::vector<Vector>> each;
@@ -152,17 +153,18 @@ TEST(Local, StartsAfterStepsOfParallelSgd) {
     if (k >= 5 && (k - 5 + 1) % 3 == 0) expected.average();
     each.push_back(expected.x);
   }
-  const Driven seen = run(*problem, 4, options);
+  const TrainedReplicas seen = run(*problem, 4, options);
   expect_replicas(seen, each);
-  DriveOptions psgd = options;
+  ProblemTrainingOptions psgd = options;
   psgd.sync.method = "allreduce";
   psgd.steps = options.steps = 5;
-  EXPECT_EQ(run(*problem, 4, options).bytes, run(*problem, 4, psgd).bytes);  // until then it equals parallel SGD
+  // the first local_after steps send the same bytes as parallel SGD
+  EXPECT_EQ(run(*problem, 4, options).bytes, run(*problem, 4, psgd).bytes);
 }
 
 TEST(Local, HierarchicalNodesSumGradientsAndAveragePeriodically) {
-  const auto problem = unlike(6);
-  DriveOptions options = local(4);
+  const auto problem = heterogeneous_problem(6);
+  ProblemTrainingOptions options = local(4);
   options.sync.hierarchical = true;
   options.ranks_per_node = 3;
   ReferenceReplicas expected(*problem, 6, options.lr);
@@ -177,10 +179,10 @@ TEST(Local, HierarchicalNodesSumGradientsAndAveragePeriodically) {
   expect_replicas(run(*problem, 6, options), each);
 }
 
-TEST(Local, AdoptsTheMeanOfTheSample) {
+TEST(Local, AllReplicasTakeTheMeanOfTheSampledReplicas) {
   const int n = 6;
-  const auto problem = unlike(n);
-  DriveOptions options = local(3);
+  const auto problem = heterogeneous_problem(n);
+  ProblemTrainingOptions options = local(3);
   options.sync.sample = 2;
   ReferenceReplicas expected(*problem, n, options.lr);
   std::vector<std::vector<Vector>> each;
@@ -188,8 +190,8 @@ TEST(Local, AdoptsTheMeanOfTheSample) {
     expected.gradients(k);
     expected.adapt();
     if ((k + 1) % 3 == 0) {
-      const std::vector<int> drawn = drawn_clients(options.sync.seed, k / 3, n, 2);
-      Vector sum(kDim);  // replicas that are not sampled contribute zeros
+      const std::vector<int> drawn = sampled_clients(options.sync.seed, k / 3, n, 2);
+      Vector sum(kDim);  // replicas that are not sampled add zeros to the sum
       for (int i = 0; i < n; ++i)
         for (size_t d = 0; d < sum.size(); ++d)
           sum[d] += std::count(drawn.begin(), drawn.end(), i) ? 0.5 * expected.x[static_cast<size_t>(i)][d] : 0.0;
@@ -203,29 +205,29 @@ TEST(Local, AdoptsTheMeanOfTheSample) {
 TEST(Local, SamplesUniformlyWithoutRepetition) {
   std::vector<int> times(8);
   for (int64_t round = 0; round < 4000; ++round) {
-    const std::vector<int> drawn = drawn_clients(3, round, 8, 3);
+    const std::vector<int> drawn = sampled_clients(3, round, 8, 3);
     ASSERT_EQ(std::set<int>(drawn.begin(), drawn.end()).size(), 3u);
     ASSERT_TRUE(std::is_sorted(drawn.begin(), drawn.end()));
     for (const int client : drawn) ++times[static_cast<size_t>(client)];
   }
-  for (const int count : times) EXPECT_NEAR(count, 1500, 150);  // five standard deviations
-  EXPECT_EQ(drawn_clients(3, 7, 4, 0), (std::vector<int>{0, 1, 2, 3}));
+  for (const int count : times) EXPECT_NEAR(count, 1500, 150);  // tolerance of five standard deviations
+  EXPECT_EQ(sampled_clients(3, 7, 4, 0), (std::vector<int>{0, 1, 2, 3}));
 }
 
-// Weights 1/6, 2/6 and 3/6.
+// The replicas have read 1, 2 and 3 parts of the tokens: weights 1/6, 2/6 and 3/6.
 TEST(Local, WeighsReplicasByTokensRead) {
-  const auto problem = unlike(3);
+  const auto problem = heterogeneous_problem(3);
   std::vector<Vector> x(3), after(3);
-  on_ranks(3, [&](comm::Communicator* comm) {
+  run_on_ranks(3, [&](comm::Communicator* comm) {
     const auto r = static_cast<size_t>(comm->rank());
-    DriveOptions options = local(2, 2);
+    ProblemTrainingOptions options = local(2, 2);
     options.sync.client_weights = "tokens";
-    options.seen = [&](int64_t step, std::span<const double> now, Strategy& strategy) {
-      // Each step counts one token; the first step adds these.
+    options.on_step = [&](int64_t step, std::span<const double> now, Strategy& strategy) {
+      // Every step counts one token. After step 0, rank r counts 2r more: 2, 4 and 6 tokens in the round.
       if (step == 0) strategy.divergent_replicas()->set_local_tokens(2 * static_cast<double>(r));
       after[r].assign(now.begin(), now.end());
     };
-    drive(*problem, comm, options);
+    train_problem(*problem, comm, options);
   });
   ReferenceReplicas expected(*problem, 3, 0.05);
   for (int64_t k = 0; k < 2; ++k) {
@@ -240,27 +242,27 @@ TEST(Local, WeighsReplicasByTokensRead) {
 }
 
 TEST(Local, AveragesTheOptimizerStateIfConfigured) {
-  const auto problem = unlike(3);
-  DriveOptions options = local(1, 6);
+  const auto problem = heterogeneous_problem(3);
+  ProblemTrainingOptions options = local(1, 6);
   options.optimizer.momentum = 0.9;
   options.sync.average_state = true;
-  DriveOptions psgd = options;
+  ProblemTrainingOptions psgd = options;
   psgd.sync.method = "allreduce";
-  // Momentum is linear: averaged with the weights it equals that of parallel SGD; with separate momenta the mean is
-  // equal too.
-  const Driven expected = run(*problem, 3, psgd), seen = run(*problem, 3, options);
+  // Momentum is linear in the gradients: if it is averaged with the weights, the result equals parallel SGD. If each
+  // replica keeps its own momentum, the mean of the weights is equal too.
+  const TrainedReplicas expected = run(*problem, 3, psgd), seen = run(*problem, 3, options);
   EXPECT_LE(relative(seen.last(1), expected.last(1)), 1e-11);
   options.optimizer = {.name = "adam"};
   options.sync.tau = 2;
-  DriveOptions apart = options;
+  ProblemTrainingOptions apart = options;
   apart.sync.average_state = false;
   EXPECT_GT(relative(run(*problem, 3, options).last(1), run(*problem, 3, apart).last(1)), 1e-6);
 }
 
-TEST(DiLoCo, EqualsOneProcessBitForBit) {
+TEST(DiLoCo, MatchesOneProcessReferenceBitForBit) {
   for (const int n : {1, 2, 5}) {
-    const auto problem = unlike(n);
-    DriveOptions options = local(1);
+    const auto problem = heterogeneous_problem(n);
+    ProblemTrainingOptions options = local(1);
     options.sync.method = "diloco";
     options.sync.period = 4;
     ReferenceReplicas expected(*problem, n, options.lr);
@@ -287,36 +289,36 @@ TEST(DiLoCo, EqualsOneProcessBitForBit) {
 }
 
 TEST(DiLoCo, EqualsFedAvgWithoutMomentumAndWithOuterRateOne) {
-  const auto problem = unlike(4);
-  DriveOptions fedavg = local(4), diloco = local(4);
+  const auto problem = heterogeneous_problem(4);
+  ProblemTrainingOptions fedavg = local(4), diloco = local(4);
   diloco.sync.method = "diloco";
   diloco.sync.period = 4;
   diloco.sync.outer_lr = 1;
   diloco.sync.outer_momentum = 0;
   for (const char* inner : {"sgd", "adamw"}) {
     fedavg.optimizer.name = diloco.optimizer.name = inner;
-    const Driven expected = run(*problem, 4, fedavg), seen = run(*problem, 4, diloco);
+    const TrainedReplicas expected = run(*problem, 4, fedavg), seen = run(*problem, 4, diloco);
     EXPECT_LE(relative(seen.last(3), expected.last(3)), 1e-11) << inner;
     EXPECT_EQ(seen.bytes, expected.bytes);
   }
 }
 
-// 16-bit weights have an fp32 master copy in the optimizer, which is averaged.
-TEST(Local, AveragesTheMasterCopyOf16BitWeights) {
-  const auto problem = unlike(4);
-  DriveOptions fine = local(4, 200), coarse = fine;
+// For 16-bit weights the optimizer keeps fp32 master weights; local SGD must average the master weights.
+TEST(Local, AveragesTheMasterWeightsOf16BitWeights) {
+  const auto problem = heterogeneous_problem(4);
+  ProblemTrainingOptions fine = local(4, 200), coarse = fine;
   fine.storage = DType::f32;
   coarse.storage = DType::bf16;
   fine.lr = coarse.lr = 0.002;
-  const Driven expected = run(*problem, 4, fine), seen = run(*problem, 4, coarse);
+  const TrainedReplicas expected = run(*problem, 4, fine), seen = run(*problem, 4, coarse);
   EXPECT_LE(relative(seen.last(0), expected.last(0)), 0.004);
   for (size_t r = 1; r < 4; ++r) EXPECT_TRUE(same_bits(seen.last(r), seen.last(0)));
 }
 
 TEST(Local, RejectsInvalidOptions) {
-  const auto problem = unlike(4);
+  const auto problem = heterogeneous_problem(4);
   const auto refused = [&](const std::function<void(Options&)>& change) -> std::string {
-    DriveOptions options = local(2, 1);
+    ProblemTrainingOptions options = local(2, 1);
     change(options.sync);
     try {
       run(*problem, 4, options);

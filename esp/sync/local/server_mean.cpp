@@ -37,7 +37,8 @@ void server_mean(TimedCommunicator& replicas, const tensor::Context& context, co
     return all.slice(static_cast<int64_t>(chunk.offset), static_cast<int64_t>(chunk.offset + chunk.count));
   };
   const bool serves = here < num_servers;
-  const bool pushes = std::any_of(clients.begin(), clients.end(), [&](const MeanClient& c) { return c.copy == here; });
+  const bool pushes =
+      std::any_of(clients.begin(), clients.end(), [&](const MeanClient& c) { return c.replica == here; });
 
   std::vector<comm::Call> calls;
   for (int server = 0; pushes && server < num_servers; ++server)
@@ -47,9 +48,9 @@ void server_mean(TimedCommunicator& replicas, const tensor::Context& context, co
   for (const MeanClient& client : clients) {
     if (!serves) break;
     Tensor part = part_of(x, here);
-    if (client.copy != here) {
+    if (client.replica != here) {
       part = tensor::empty(context, part.shape(), part.dtype(), device::MemoryCategory::buffer);
-      add_call(calls, comm::Op::recv, part, client.copy);
+      add_call(calls, comm::Op::recv, part, client.replica);
     }
     terms.push_back({part.data(), client.weight});
     pushed.push_back(std::move(part));

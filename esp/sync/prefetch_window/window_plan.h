@@ -1,10 +1,10 @@
-// Prefetch window for layers in host memory (STRONGHOLD, Sun 2022): the least number m of layers to fetch ahead for
-// which no layer is waited for. A pure function of times and sizes, and a simulation that computes the stalls of a
-// window.
+// Prefetch window for layers in host memory (STRONGHOLD, Sun 2022): the smallest number m of layers to fetch ahead so
+// that compute never waits for a layer. A pure function of times and sizes, and a simulation that computes the stalls
+// of a window.
 //
-// When layer i begins in forward, layer i + m is fetched into the slot of layer i − 1; the last m layers stay between
-// forward and backward; when layer i begins in backward, layer i − m is fetched into the slot of layer i + 1 once its
-// gradients are offloaded. At most m + 1 layers are on the device. One copy at a time in each direction.
+// When forward starts layer i, layer i + m is fetched into the slot of layer i − 1. The last m layers stay between
+// forward and backward. When backward starts layer i, layer i − m is fetched into the slot of layer i + 1 once the
+// gradients of layer i + 1 are offloaded. At most m + 1 layers are on the device. One copy at a time in each direction.
 #pragma once
 
 #include <cstdint>
@@ -13,33 +13,36 @@
 namespace esp::sync {
 
 struct LayerTimes {
-  double fetch_ms = 0;                     // host to device
-  double forward_ms = 0, backward_ms = 0;  // compute
-  double offload_ms = 0;                   // gradients, device to host
-  uint64_t bytes = 0;                      // on the device
+  double fetch_ms = 0;                     // time of a copy from host to device
+  double forward_ms = 0, backward_ms = 0;  // compute times
+  double offload_ms = 0;                   // time of copying the gradients from device to host
+  uint64_t bytes = 0;                      // bytes of the layer on the device
 };
 
-// Whether every fetch is covered by the compute of the m layers before it, and every gradient offload by the compute of
-// the m layers after it, each checked separately: fetch(i + m) ≤ Σ forward(i … i + m − 1) in forward, fetch(i − m) ≤ Σ
-// backward(i … i − m + 1) and offload(i) ≤ Σ backward(i − 1 … i − m) in backward, for fetched layers and reused slots.
-// Necessary for zero stall; not sufficient where fetches queue on one link.
+// Whether the compute of m layers covers every fetch and every gradient offload, each checked separately:
+//
+//   forward   fetch(i + m) ≤ Σ forward(i … i + m − 1)
+//   backward  fetch(i − m) ≤ Σ backward(i … i − m + 1), and offload(i + 1) ≤ the same sum
+//
+// Only layers that are fetched and slots that are reused count. The rule is necessary for zero stall. It is not
+// sufficient, because fetches may queue on one link.
 bool window_rule(std::span<const LayerTimes> layers, int64_t m);
 
-struct WindowWalk {
-  double stall_ms = 0;  // compute waited for a layer
+struct WindowSimulation {
+  double stall_ms = 0;  // time that compute waits for layers
   double computing_ms = 0;
-  uint64_t peak_bytes = 0;  // of layers on the device or in flight
+  uint64_t peak_bytes = 0;  // peak bytes of layers on the device or in flight
 };
-// One step; the first m + 1 layers are present when it begins.
-WindowWalk walk_window(std::span<const LayerTimes> layers, int64_t m);
+// Simulates one step; the first m + 1 layers are on the device when it begins.
+WindowSimulation simulate_window(std::span<const LayerTimes> layers, int64_t m);
 
 struct WindowPlan {
-  int64_t window = 1;  // m
+  int64_t window = 1;  // the smallest m without stalls that fits; if there is none, the m with the least stall
   double stall_ms = 0;
-  bool fits = true;              // false: two layers do not fit; window is 1
+  bool fits = true;              // false: two layers do not fit into the budget; `window` is then 1
   bool short_of_memory = false;  // a wider window would stall less but does not fit
 };
-// budget_bytes: for the m + 1 layers; 0: no limit.
+// Finds the smallest window. budget_bytes limits the bytes of the m + 1 layers; 0: no limit.
 WindowPlan least_window(std::span<const LayerTimes> layers, uint64_t budget_bytes);
 
 }  // namespace esp::sync

@@ -28,38 +28,39 @@ TEST(WindowPlan, FetchesOneLayerAheadWhereComputeCoversIt) {
   const WindowPlan plan = least_window(layers, 0);
   EXPECT_EQ(plan.window, 1);
   EXPECT_EQ(plan.stall_ms, 0);
-  EXPECT_EQ(walk_window(layers, 1).peak_bytes, 200u);
-  EXPECT_GT(walk_window(layers, 0).stall_ms, 0);
+  EXPECT_EQ(simulate_window(layers, 1).peak_bytes, 200u);
+  EXPECT_GT(simulate_window(layers, 0).stall_ms, 0);
 }
 
-// One slow layer in the middle: the compute of two layers covers its fetch, that of one does not.
+// One slow layer in the middle: the compute of two layers covers its fetch; the compute of one layer does not.
 TEST(WindowPlan, FetchesEarlierForASlowLayer) {
   auto layers = alike(10, {1, 3, 6, 1, 100});
   layers[5].fetch_ms = 5;
   const WindowPlan plan = least_window(layers, 0);
   EXPECT_EQ(plan.window, 2);
-  EXPECT_EQ(walk_window(layers, 2).stall_ms, 0);
-  EXPECT_EQ(walk_window(layers, 1).stall_ms, 2);  // forward: 5 − 3; backward has 6
+  EXPECT_EQ(simulate_window(layers, 2).stall_ms, 0);
+  // forward stalls 2 ms (fetch 5, compute 3); backward computes 6 ms, which covers the fetch
+  EXPECT_EQ(simulate_window(layers, 1).stall_ms, 2);
   EXPECT_TRUE(window_rule(layers, 2));
   EXPECT_FALSE(window_rule(layers, 1));
 }
 
-// Each fetch is covered by the compute of three layers, but they share one link: the queue stalls until most layers
-// stay. The condition per fetch alone would give 3.
+// The compute of three layers covers each fetch, so the rule for single fetches (window_rule) would give 3. But fetches
+// share one link and queue: stalls end only when most layers stay on the device.
 TEST(WindowPlan, SharesOneLinkBetweenFetches) {
   const auto layers = alike(12, {3, 1, 1, 0, 100});
   EXPECT_TRUE(window_rule(layers, 3));
-  EXPECT_GT(walk_window(layers, 3).stall_ms, 0);
+  EXPECT_GT(simulate_window(layers, 3).stall_ms, 0);
   const WindowPlan plan = least_window(layers, 0);
   EXPECT_GT(plan.window, 3);
-  EXPECT_EQ(walk_window(layers, plan.window).stall_ms, 0);
-  EXPECT_GT(walk_window(layers, plan.window - 1).stall_ms, 0);
+  EXPECT_EQ(simulate_window(layers, plan.window).stall_ms, 0);
+  EXPECT_GT(simulate_window(layers, plan.window - 1).stall_ms, 0);
 }
 
 TEST(WindowPlan, WaitsForGradientOffloadBeforeReusingASlot) {
   const auto quick = alike(10, {2, 3, 3, 0, 100}), slow = alike(10, {2, 3, 3, 4, 100});
-  EXPECT_EQ(walk_window(quick, 1).stall_ms, 0);
-  EXPECT_GT(walk_window(slow, 1).stall_ms, 0);
+  EXPECT_EQ(simulate_window(quick, 1).stall_ms, 0);
+  EXPECT_GT(simulate_window(slow, 1).stall_ms, 0);
   EXPECT_GT(least_window(slow, 0).window, 1);
 }
 
@@ -75,7 +76,7 @@ TEST(WindowPlan, StaysWithinTheBudgetAndReportsStalls) {
   EXPECT_FALSE(least_window(layers, 199).fits);
 }
 
-TEST(WindowPlan, IsTheSmallestWindowWithoutStalls) {
+TEST(WindowPlan, FindsTheSmallestWindowWithoutStalls) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     std::vector<LayerTimes> layers(3 + seed % 14);
     const auto random = [&](size_t i, uint64_t what) {
@@ -85,10 +86,10 @@ TEST(WindowPlan, IsTheSmallestWindowWithoutStalls) {
       layers[i] = {random(i, 1) + 0.1, random(i, 2) + 0.5, random(i, 3) + 1, random(i, 4) / 4,
                    1 + random_bits(seed, 5, i) % 100};
     const WindowPlan plan = least_window(layers, 0);
-    EXPECT_EQ(walk_window(layers, plan.window).stall_ms, 0) << "seed " << seed;
+    EXPECT_EQ(simulate_window(layers, plan.window).stall_ms, 0) << "seed " << seed;
     EXPECT_TRUE(window_rule(layers, plan.window)) << "seed " << seed;
-    for (int64_t m = 0; m < plan.window; ++m) EXPECT_GT(walk_window(layers, m).stall_ms, 0) << "seed " << seed;
-    EXPECT_LE(walk_window(layers, plan.window).peak_bytes, most_bytes(layers, plan.window + 1)) << "seed " << seed;
+    for (int64_t m = 0; m < plan.window; ++m) EXPECT_GT(simulate_window(layers, m).stall_ms, 0) << "seed " << seed;
+    EXPECT_LE(simulate_window(layers, plan.window).peak_bytes, most_bytes(layers, plan.window + 1)) << "seed " << seed;
   }
 }
 

@@ -11,8 +11,8 @@
 namespace esp::sync {
 namespace {
 
-// Random streams, one per purpose.
-enum Purpose : uint64_t { kCommon = 0x70726f62, kCentres, kExamples, kLabels, kNoise, kCurvatures };
+// Random streams, one per use.
+enum RandomStream : uint64_t { kCommon = 0x70726f62, kCentres, kExamples, kLabels, kNoise, kCurvatures };
 
 std::vector<double> normals(uint64_t seed, uint64_t purpose, uint64_t which, int64_t count) {
   std::vector<double> x(static_cast<size_t>(count));
@@ -109,7 +109,7 @@ class Logistic final : public OptimizationProblem {
   }
   double label(int node, int64_t s) const { return labels_[static_cast<size_t>(node)][static_cast<size_t>(s)]; }
 
-  // λ + the largest eigenvalue of AᵀA/4m, estimated from its trace after a few multiplications.
+  // Bound of the curvature: λ plus the largest eigenvalue of AᵀA/4m, found by power iteration and rounded up.
   double largest_curvature(int node) const {
     std::vector<double> v(static_cast<size_t>(dim()), 1.0), next(v.size());
     double eigenvalue = 0;
@@ -140,7 +140,7 @@ class Logistic final : public OptimizationProblem {
       if (dot(sum, sum) < 1e-28) return;
       for (size_t d = 0; d < sum.size(); ++d) minimiser_[d] -= sum[d] / smoothness_;
     }
-    ESP_CHECK(false, "no minimiser found for a problem with smoothness {}", smoothness_);
+    ESP_CHECK(false, "logistic problem: found no minimiser by gradient descent (smoothness {})", smoothness_);
   }
 
   const int64_t examples_;
@@ -185,7 +185,8 @@ double OptimizationProblem::squared_distance(std::span<const double> x) const {
 
 std::unique_ptr<OptimizationProblem> make_quadratic(const ProblemOptions& o) {
   const std::vector<double> common = normals(o.seed, kCommon, 0, o.dim);
-  const double unlike = o.heterogeneity / (1 + o.heterogeneity);  // curvatures stay within a factor of 0.5 to 1.5
+  // below 1, so that each node scales a curvature by a factor from 0.5 to 1.5
+  const double unlike = o.heterogeneity / (1 + o.heterogeneity);
   std::vector<std::vector<double>> curvatures, centres;
   for (int node = 0; node < o.nodes; ++node) {
     std::vector<double> h(static_cast<size_t>(o.dim)),

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "esp/base/rng.h"
-#include "esp/sync/problems/drive.h"
+#include "esp/sync/problems/train_problem.h"
 
 namespace esp::sync {
 namespace {
@@ -46,7 +46,7 @@ TEST(OptimizationProblem, GradientsEqualTheDerivativeOfTheLoss) {
     }
 }
 
-TEST(OptimizationProblem, NoGradientChangesFasterThanItsSmoothness) {
+TEST(OptimizationProblem, GradientsAreLipschitzWithTheReportedSmoothness) {
   for (const auto& problem : both(1))
     for (uint64_t trial = 0; trial < 200; ++trial) {
       const std::vector<double> a = point(6, 2 * trial), b = point(6, 2 * trial + 1);
@@ -109,29 +109,30 @@ TEST(OptimizationProblem, NoiseHasMeanZeroAndTheGivenVariance) {
   EXPECT_NE(noisy, again);
 }
 
-// E[x²] = γσ²/(n·a·(2 − γa)) of every coordinate in the limit: n ranks divide the noise by n.
-TEST(OptimizationProblem, ParallelSgdSpeedsUpLinearly) {
+// In the limit every coordinate has E[x²] = γσ²/(n·a·(2 − γa)): n ranks reduce the noise by a factor of n.
+TEST(OptimizationProblem, AllReduceReducesNoiseVarianceByTheNumberOfRanks) {
   const double a = 1.5, lr = 0.2, sigma = 0.8;
   const int64_t dim = 2000;
   for (const int n : {1, 2, 4, 8}) {
     const auto problem =
         make_quadratic(std::vector(static_cast<size_t>(n), std::vector<double>(static_cast<size_t>(dim), a)),
                        std::vector(static_cast<size_t>(n), std::vector<double>(static_cast<size_t>(dim), 0.0)),
-                       sigma * std::sqrt(static_cast<double>(dim)));  // sigma per coordinate
+                       // noise with standard deviation sigma per coordinate
+                       sigma * std::sqrt(static_cast<double>(dim)));
     double mean = 0;
     int seen = 0;
-    on_ranks(n, [&](comm::Communicator* comm) {
-      DriveOptions options;
+    run_on_ranks(n, [&](comm::Communicator* comm) {
+      ProblemTrainingOptions options;
       options.sync.method = "allreduce";
       options.lr = lr;
       options.steps = 120;
       if (comm->rank() == 0)
-        options.seen = [&](int64_t step, std::span<const double> x, Strategy&) {
+        options.on_step = [&](int64_t step, std::span<const double> x, Strategy&) {
           if (step < 40 || step % 8 != 0) return;
           for (const double one : x) mean += one * one / static_cast<double>(dim);
           ++seen;
         };
-      drive(*problem, comm, options);
+      train_problem(*problem, comm, options);
     });
     const double expected = lr * sigma * sigma / (n * a * (2 - lr * a));
     EXPECT_NEAR(mean / seen / expected, 1, 0.05) << n << " ranks";

@@ -1,5 +1,5 @@
-// Reference implementation for tests: n replicas of x in one thread without strategies, updated and averaged by plain
-// loops in the specified order. Distributed results must equal it bit for bit.
+// Reference implementation for tests: n replicas of x in one thread, without strategies. Plain loops update and average
+// them in the specified order. Distributed results must be bit-identical.
 #pragma once
 
 #include <cstring>
@@ -16,15 +16,15 @@ using Vector = std::vector<double>;
 struct ReferenceReplicas {
   const OptimizationProblem& problem;
   double lr;
-  std::vector<Vector> x, g;  // by replica
+  std::vector<Vector> x, g;  // weights and gradients, one vector per replica
 
-  ReferenceReplicas(const OptimizationProblem& of, int copies, double rate)
-      : problem(of), lr(rate), x(static_cast<size_t>(copies), Vector(static_cast<size_t>(of.dim()))), g(x) {}
+  ReferenceReplicas(const OptimizationProblem& of, int num_replicas, double rate)
+      : problem(of), lr(rate), x(static_cast<size_t>(num_replicas), Vector(static_cast<size_t>(of.dim()))), g(x) {}
 
   void gradients(int64_t step) {
     for (size_t i = 0; i < x.size(); ++i) problem.noisy_gradient(static_cast<int>(i), step, x[i], g[i]);
   }
-  // The sum of the scaled contributions of members i·size …, in their order; equal for all members.
+  // In each group of `group` consecutive replicas, replaces the gradients by their mean, added in replica order.
   void add_gradients(size_t group) {
     const std::vector<Vector> own = g;
     for (size_t i = 0; i < x.size(); ++i)

@@ -1,5 +1,8 @@
 #include "esp/sync/ps/application_order.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 
@@ -61,16 +64,28 @@ std::string order_file(const std::string& folder, int server) {
   return fmt::format("{}/server-{}.order", folder, server);
 }
 
-void save_order(const std::string& folder, int server, const std::vector<OrderEvent>& events) {
+void prepare_order_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw IoError(fmt::format("sync.record: cannot create {}: {}", folder, error.message()));
+  if (access(folder.c_str(), W_OK | X_OK) != 0)
+    throw IoError(fmt::format("sync.record: cannot write to {}: {}", folder, errno_text(errno)));
+}
+
+void save_order(const std::string& folder, int server, const std::vector<OrderEvent>& events) {
+  prepare_order_folder(folder);
   obs::write_whole_file(order_file(folder, server), write_order(events));
 }
 
 std::vector<OrderEvent> load_order(const std::string& folder, int server) {
   const std::string path = order_file(folder, server);
-  return parse_order(obs::read_whole_file(path, kMaxOrderBytes), path);
+  std::string text;
+  try {
+    text = obs::read_whole_file(path, kMaxOrderBytes);
+  } catch (const IoError& error) {
+    throw IoError(fmt::format("sync.replay: {}", error.what()));
+  }
+  return parse_order(text, path);
 }
 
 }  // namespace esp::sync

@@ -1,5 +1,5 @@
-// Parameter servers by collectives: a push is a reduce to the rank that serves the elements, a pull a broadcast from
-// it. Every rank takes part in every call, so steps are synchronous.
+// Parameter servers by collectives: a push is a reduce to the rank that serves the elements, and a pull is a broadcast
+// from that rank. Every rank takes part in every call, so steps are synchronous.
 #include <chrono>
 
 #include "esp/autograd/functions/weights.h"
@@ -30,28 +30,29 @@ class CollectivePs final : public Strategy {
     gradients_ = Tensor::borrow(first.grads.data(), {parameters_.count()}, setup_.storage);
     std::vector<int64_t> cuts;
     for (int k = 0; k < layout_.num_servers; ++k) cuts.push_back(static_cast<int64_t>(layout_.shard(k).offset));
-    norm_.emplace(parameters_, setup_.context, owned(), std::move(cuts), setup_.storage, setup_.options.deterministic);
+    norm_.emplace(parameters_, setup_.context, optimizer_shards(), std::move(cuts), setup_.storage,
+                  setup_.options.deterministic);
   }
 
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override {
     for (auto& unit : parameters_.units()) f(unit);
   }
-  std::vector<optim::OptimizerShard> owned() override {
+  std::vector<optim::OptimizerShard> optimizer_shards() override {
     std::vector<optim::OptimizerShard> all;
     const int server = layout_.server_at(ranks_.rank());
     if (server < 0) return all;
     const comm::Chunk shard = layout_.shard(server);
     const auto begin = static_cast<int64_t>(shard.offset), end = begin + static_cast<int64_t>(shard.count);
-    for (const optim::UnitRange& range : ranges_of(parameters_, begin, end)) {
+    for (const optim::UnitRange& range : unit_ranges(parameters_, begin, end)) {
       const int64_t at = parameters_.units()[static_cast<size_t>(range.unit)].first + range.begin;
       const int64_t last = at + range.end - range.begin;
       all.push_back({range, values_.slice(at, last), gradients_.slice(at, last)});
     }
     return all;
   }
-  std::vector<optim::ValueShard> held() override {
+  std::vector<optim::ValueShard> checkpoint_shards() override {
     std::vector<optim::ValueShard> all;
-    for (const optim::OptimizerShard& one : owned()) all.push_back({one.range, one.values});
+    for (const optim::OptimizerShard& one : optimizer_shards()) all.push_back({one.range, one.values});
     return all;
   }
 
@@ -67,9 +68,9 @@ class CollectivePs final : public Strategy {
     for (int k = 0; k < layout_.num_servers; ++k) {
       const Tensor part = shard_of(gradients_, k);
       if (!setup_.ranks || part.count() == 0) continue;
-      const Tensor travelling = to_wire(setup_.context, part, wire_);
-      run(comm::Op::reduce, travelling, k);
-      if (ranks_.rank() == k) from_wire(setup_.context, travelling, part);
+      const Tensor wire_data = to_wire(setup_.context, part, wire_);
+      run(comm::Op::reduce, wire_data, k);
+      if (ranks_.rank() == k) from_wire(setup_.context, wire_data, part);
     }
   }
   const std::vector<double>& sums_of_squares() override { return norm_->sums(ranks_); }
@@ -91,7 +92,7 @@ class CollectivePs final : public Strategy {
     call.count = static_cast<size_t>(part.count());
     call.dtype = part.dtype();
     call.root = root;
-    if (op == comm::Op::reduce && setup_.options.deterministic) call.algorithm = "naive";  // sums in rank order
+    if (op == comm::Op::reduce && setup_.options.deterministic) call.algorithm = "naive";  // adds in rank order
     obs::Span span(setup_.trace, op == comm::Op::reduce ? "push" : "pull", "communication");
     const int64_t begun = now_ns();
     setup_.ranks->run(call);

@@ -21,14 +21,14 @@ constexpr Row kRows[] = {
 
 constexpr int64_t kTile = 1024;
 
-bool below(double a, double b) {
+bool less_nan_last(double a, double b) {
   if (std::isnan(b)) return !std::isnan(a);
   return a < b;
 }
 
-// The mean of the sorted values without `trim` values at each end.
-double middle(std::vector<double>& values, int trim) {
-  std::sort(values.begin(), values.end(), below);
+// The mean of `values` without the `trim` smallest and the `trim` largest of them.
+double trimmed_mean_of(std::vector<double>& values, int trim) {
+  std::sort(values.begin(), values.end(), less_nan_last);
   double sum = 0;
   const auto first = static_cast<size_t>(trim), last = values.size() - first;
   for (size_t i = first; i < last; ++i) sum += values[i];
@@ -46,7 +46,7 @@ void combine(void* out, std::span<const void* const> pushes, int64_t count, DTyp
   if (how == Aggregate::sum)
     return kernel::reduce_ordered(out, pushes.data(), num, static_cast<size_t>(count), dtype, kernel::ReduceOp::sum);
   if (how == Aggregate::median) trim = (num - 1) / 2;
-  ESP_CHECK(2 * trim < num, "{} of {} at either end", trim, num);
+  ESP_CHECK(2 * trim < num, "trimmed mean: got trim = {}; expected 2 * trim < {}, the number of pushes", trim, num);
   const device::Stream alone;
   const size_t element = size_of(dtype);
   std::vector<double> tile(static_cast<size_t>(num) * kTile), column(static_cast<size_t>(num));
@@ -58,7 +58,7 @@ void combine(void* out, std::span<const void* const> pushes, int64_t count, DTyp
                    static_cast<const std::byte*>(pushes[static_cast<size_t>(i)]) + skip, dtype, width, alone);
     for (int64_t j = 0; j < width; ++j) {
       for (int i = 0; i < num; ++i) column[static_cast<size_t>(i)] = tile[static_cast<size_t>(i * kTile + j)];
-      tile[static_cast<size_t>(j)] = num * middle(column, trim);
+      tile[static_cast<size_t>(j)] = num * trimmed_mean_of(column, trim);
     }
     kernel::cast(static_cast<std::byte*>(out) + skip, dtype, tile.data(), DType::f64, width, alone);
   }

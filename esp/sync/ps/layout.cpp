@@ -29,22 +29,25 @@ void check(const PsOptions& o, int num_workers) {
   require(!collectives || (o.mode == "sync" && o.server_ranks == "beside" && o.update == "server" &&
                            o.aggregate == "mean" && !o.cross_barrier),
           "exchange", o.exchange,
-          "collectives need ps_mode = \"sync\", server_ranks = \"beside\", update = \"server\", aggregate = \"mean\" "
-          "and cross_barrier = false");
-  require(o.staleness >= 0, "staleness", o.staleness, "expected at least 0 clocks (0 equals ps_mode = \"sync\")");
+          "expected messages, because collectives needs ps_mode = \"sync\", server_ranks = \"beside\", update = "
+          "\"server\", "
+          "aggregate = \"mean\" and cross_barrier = false");
+  require(o.staleness >= 0, "staleness", o.staleness,
+          "expected at least 0 steps (0 is the same as ps_mode = \"sync\")");
   require(o.partition_mb > 0, "partition_mb", o.partition_mb, "expected a number > 0");
   require(o.credit >= 1, "credit", o.credit, "expected at least 1 partition in flight");
   require(o.mode == "sync" || o.update == "server", "update", o.update,
-          "workers can update only with a global sum. Set sync.ps_mode = \"sync\"");
+          "expected server, because workers can update only with a global sum. Or set sync.ps_mode = \"sync\"");
   require(o.mode == "sync" || o.aggregate == "mean", "aggregate", o.aggregate,
-          "robust aggregation needs the pushes of all workers. Set sync.ps_mode = \"sync\"");
+          "expected mean, because robust aggregation needs the pushes of all workers. Or set sync.ps_mode = \"sync\"");
   require(o.aggregate != "trimmed_mean" || (o.trim >= 0 && 2 * o.trim < num_workers), "trim", o.trim,
           fmt::format("expected at least 0 and less than half of the {} workers", num_workers));
   require(!o.cross_barrier || o.update == "server", "cross_barrier", o.cross_barrier,
-          "forward can begin early only where servers update. Set sync.update = \"server\"");
+          "expected false, because forward can begin early only if servers update. Or set sync.update = \"server\"");
   const bool asynchronous = o.mode != "sync";
-  require(asynchronous || (o.record.empty() && o.replay.empty()), "replay", o.record + o.replay,
-          "synchronous servers have a fixed order. Use ps_mode = \"async\" or \"ssp\", or remove it");
+  require(
+      asynchronous || (o.record.empty() && o.replay.empty()), "replay", o.record + o.replay,
+      "expected no folder, because synchronous servers have a fixed order. Or set sync.ps_mode = \"async\" or \"ssp\"");
   require(o.record.empty() || o.replay.empty(), "record", o.record,
           "cannot be combined with sync.replay. Remove one of them");
 }
@@ -75,12 +78,15 @@ std::vector<int> ServerLayout::partitions_of(int server) const {
 int num_workers_of(int num_ranks, const PsOptions& options) {
   check_ps_words(options);
   const bool dedicated = options.server_ranks == "dedicated";
-  if (dedicated)
+  if (dedicated) {
+    require(num_ranks >= 2, "server_ranks", options.server_ranks,
+            "expected at least 2 ranks, a worker and a server; this run has 1. Start more ranks (--nproc 2)");
     require(options.servers >= 1 && options.servers < num_ranks, "servers", options.servers,
             fmt::format("expected 1 to {} dedicated servers with {} ranks", num_ranks - 1, num_ranks));
-  else
+  } else {
     require(options.servers >= 0 && options.servers <= num_ranks, "servers", options.servers,
             fmt::format("expected 0 (all) to {}, the number of workers", num_ranks));
+  }
   const int num_workers = dedicated ? num_ranks - static_cast<int>(options.servers) : num_ranks;
   check(options, num_workers);
   return num_workers;

@@ -7,7 +7,7 @@
 namespace esp::sync {
 namespace {
 
-constexpr uint32_t kMagic = 0x31537045;  // "EpS1"
+constexpr uint32_t kMagic = 0x31537045;  // the bytes "EpS1", little-endian
 constexpr uint8_t kAllFlags = Message::kSkip | Message::kStopRequested | Message::kNow;
 
 template <typename Int>

@@ -1,8 +1,8 @@
-// Messages between workers and servers: a header of 56 bytes, little-endian, and for some a payload.
+// Messages between workers and servers: a header of 56 bytes, little-endian. push and values have a payload.
 //
 //   push    worker → server   the gradients of one partition, in the wire type
-//   apply   worker → server   every partition of step `step` was sent: apply them, gradients times `factor`, rate `lr`
-//                             (async, ssp); with kSkip: discard them
+//   apply   worker → server   all partitions of step `step` were sent: apply them with learning rate `lr` and gradient
+//                             factor `factor` (async, ssp); with kSkip: discard them
 //   pull    worker → server   requests the weights for step `step`, as soon as the mode allows (async, ssp)
 //   values  server → worker   one partition: its weights at version `step`, or its sum where workers update
 //   pushed  server → worker   acknowledges a push: its bytes are no longer in flight
@@ -23,16 +23,16 @@ namespace esp::sync {
 enum class MessageKind : uint8_t { push, apply, pull, values, pushed, done };
 
 struct Message {
-  static constexpr uint8_t kSkip = 1;           // apply: the gradients were not finite
-  static constexpr uint8_t kStopRequested = 2;  // pull: this worker was asked to stop
-  static constexpr uint8_t kNow = 4;            // pull: answer independent of the clocks
+  static constexpr uint8_t kSkip = 1;  // set in apply: the gradients were not finite, so the server discards the push
+  static constexpr uint8_t kStopRequested = 2;  // set in pull: the worker was asked to stop
+  static constexpr uint8_t kNow = 4;  // set in pull: the server answers at once and ignores the clocks of the workers
 
   MessageKind kind = MessageKind::done;
   uint8_t flags = 0;
   uint32_t partition = 0;
   int64_t step = 0, stop = 0;
   double lr = 0, factor = 1;
-  uint64_t bytes = 0;  // of the payload
+  uint64_t bytes = 0;  // size of the payload in bytes
   bool operator==(const Message&) const = default;
 };
 
@@ -40,7 +40,7 @@ inline constexpr size_t kMessageBytes = 56;
 using MessageBytes = std::array<std::byte, kMessageBytes>;
 
 MessageBytes encode(const Message& message);
-// CommError (corrupt) for bytes that `encode` does not produce
+// Throws CommError (corrupt) for bytes that `encode` cannot produce.
 Message decode_message(std::span<const std::byte> bytes);
 
 }  // namespace esp::sync

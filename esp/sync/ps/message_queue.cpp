@@ -12,11 +12,11 @@ namespace {
 
 using State = net::Transfer::State;
 
-constexpr uint64_t kWhat = 0x7073;  // distinct from the tags of communicators
+constexpr uint64_t kTagKind = 0x7073;  // distinguishes these transfers from those of communicators
 
 net::Tag tag_of(size_t bytes, bool payload) {
   net::Tag tag;
-  tag.what = kWhat;
+  tag.what = kTagKind;
   tag.count = bytes;
   tag.step = payload ? 1 : 0;
   return tag;
@@ -56,16 +56,16 @@ MessageQueue::MessageQueue(std::unique_ptr<net::Transport> transport, ReceiveBuf
   }
 }
 
-// Receives are always posted, so this always withdraws something.
+// Receives are always posted, one per peer, so the destructor has to cancel them.
 MessageQueue::~MessageQueue() {
   if (transport_) transport_->abandon();
 }
 
 void MessageQueue::listen(int peer) {
-  PeerLink& line = *peers_[static_cast<size_t>(peer)];
-  line.in_payload = false;
-  prepare(line.in_head, peer, line.in_header.data(), kMessageBytes, false);
-  transport_->receive(line.in_head);
+  PeerLink& link = *peers_[static_cast<size_t>(peer)];
+  link.in_payload = false;
+  prepare(link.in_head, peer, link.in_header.data(), kMessageBytes, false);
+  transport_->receive(link.in_head);
 }
 
 void MessageQueue::send(int peer, const Message& message, const void* payload, int urgency) {
@@ -78,34 +78,34 @@ void MessageQueue::send(int peer, const Message& message, const void* payload, i
 }
 
 bool MessageQueue::send_next(int peer) {
-  PeerLink& line = *peers_[static_cast<size_t>(peer)];
+  PeerLink& link = *peers_[static_cast<size_t>(peer)];
   bool moved = false;
-  if (line.sending) {
-    check(line.out_head);
-    check(line.out_body);
-    if (line.out_head.state != State::done || (line.out_body.bytes > 0 && line.out_body.state != State::done))
+  if (link.sending) {
+    check(link.out_head);
+    check(link.out_body);
+    if (link.out_head.state != State::done || (link.out_body.bytes > 0 && link.out_body.state != State::done))
       return false;
-    line.sending = false;
+    link.sending = false;
     moved = true;
   }
-  if (line.waiting.empty()) return moved;
+  if (link.waiting.empty()) return moved;
   const auto best =
-      std::min_element(line.waiting.begin(), line.waiting.end(),
+      std::min_element(link.waiting.begin(), link.waiting.end(),
                        [](const QueuedMessage& a, const QueuedMessage& b) { return a.urgency < b.urgency; });
-  const QueuedMessage letter = *best;
-  line.waiting.erase(best);
-  line.sending = true;
-  line.out_header = encode(letter.message);
-  prepare(line.out_head, peer, line.out_header.data(), kMessageBytes, false);
-  transport_->send(line.out_head);
-  line.out_body.bytes = 0;
-  if (has_payload(letter.message)) {
-    // The transport only reads the send buffer.
-    auto* data = static_cast<std::byte*>(const_cast<void*>(letter.payload));
-    prepare(line.out_body, peer, data, letter.message.bytes, true);
-    transport_->send(line.out_body);
-    Payloads& of = payloads_of(letter.message);
-    of.bytes_sent += letter.message.bytes;
+  const QueuedMessage queued = *best;
+  link.waiting.erase(best);
+  link.sending = true;
+  link.out_header = encode(queued.message);
+  prepare(link.out_head, peer, link.out_header.data(), kMessageBytes, false);
+  transport_->send(link.out_head);
+  link.out_body.bytes = 0;
+  if (has_payload(queued.message)) {
+    // The transport takes a mutable pointer but only reads from a send buffer.
+    auto* data = static_cast<std::byte*>(const_cast<void*>(queued.payload));
+    prepare(link.out_body, peer, data, queued.message.bytes, true);
+    transport_->send(link.out_body);
+    PayloadTotals& of = totals_of(queued.message);
+    of.bytes_sent += queued.message.bytes;
     ++of.messages;
   }
   ++counts_.messages_sent;
@@ -113,26 +113,26 @@ bool MessageQueue::send_next(int peer) {
 }
 
 bool MessageQueue::take_arrivals(int peer) {
-  PeerLink& line = *peers_[static_cast<size_t>(peer)];
+  PeerLink& link = *peers_[static_cast<size_t>(peer)];
   bool moved = false;
   while (true) {
-    net::Transfer& due = line.in_payload ? line.in_body : line.in_head;
+    net::Transfer& due = link.in_payload ? link.in_body : link.in_head;
     check(due);
     if (due.state != State::done) return moved;
     moved = true;
-    if (!line.in_payload) {
-      line.coming = decode_message(line.in_header);
-      if (has_payload(line.coming)) {
-        line.in_payload = true;
-        prepare(line.in_body, peer, receive_buffer_(peer, line.coming), line.coming.bytes, true);
-        transport_->receive(line.in_body);
+    if (!link.in_payload) {
+      link.coming = decode_message(link.in_header);
+      if (has_payload(link.coming)) {
+        link.in_payload = true;
+        prepare(link.in_body, peer, receive_buffer_(peer, link.coming), link.coming.bytes, true);
+        transport_->receive(link.in_body);
         continue;
       }
     } else {
-      payloads_of(line.coming).bytes_received += line.coming.bytes;
+      totals_of(link.coming).bytes_received += link.coming.bytes;
     }
     ++counts_.messages_received;
-    const Message message = line.coming;
+    const Message message = link.coming;
     listen(peer);
     arrived_(peer, message);
   }
@@ -141,11 +141,11 @@ bool MessageQueue::take_arrivals(int peer) {
 bool MessageQueue::poll() {
   bool moved = transport_ && transport_->poll();
   while (!to_self_.empty()) {
-    const QueuedMessage letter = to_self_.front();
+    const QueuedMessage queued = to_self_.front();
     to_self_.pop_front();
-    if (has_payload(letter.message))
-      std::memcpy(receive_buffer_(rank_, letter.message), letter.payload, letter.message.bytes);
-    arrived_(rank_, letter.message);
+    if (has_payload(queued.message))
+      std::memcpy(receive_buffer_(rank_, queued.message), queued.payload, queued.message.bytes);
+    arrived_(rank_, queued.message);
     moved = true;
   }
   for (int peer = 0; peer < size(); ++peer) {
@@ -162,8 +162,8 @@ void MessageQueue::sleep(Duration nap) {
 
 bool MessageQueue::idle() const {
   if (!to_self_.empty()) return false;
-  return std::all_of(peers_.begin(), peers_.end(), [](const std::unique_ptr<PeerLink>& line) {
-    return !line || (!line->sending && line->waiting.empty());
+  return std::all_of(peers_.begin(), peers_.end(), [](const std::unique_ptr<PeerLink>& link) {
+    return !link || (!link->sending && link->waiting.empty());
   });
 }
 

@@ -1,9 +1,10 @@
-// A queue of messages between the ranks of a job over its own transport: a header, then a payload that is copied
-// directly between the memory of sender and receiver. Messages to the own rank bypass the transport.
+// A queue of messages between the ranks of a job, over a separate transport. A message is a header and, for some kinds,
+// a payload. The payload is copied directly from the sender's memory to the receiver's. Messages from a rank to itself
+// bypass the transport.
 //
-// One message to each peer is in flight at a time; the most urgent queued message is sent next, so a large payload
-// delays an urgent message by at most one message. A payload stays borrowed until its receiver has processed it. One
-// thread drives the queue; callbacks run inside `poll`. An invalid message raises CommError.
+// To each peer one message is in flight at a time. The most urgent queued message is sent next, so an urgent message
+// waits for at most one large payload. A payload must stay unchanged until its receiver has processed it. One thread
+// drives the queue; callbacks run inside `poll`. An invalid message causes a CommError.
 #pragma once
 
 #include <deque>
@@ -21,29 +22,29 @@ class MessageQueue {
   // Returns the receive buffer (message.bytes) for the payload of a message from `peer`.
   using ReceiveBuffer = std::function<std::byte*(int peer, const Message& message)>;
   using Arrived = std::function<void(int peer, const Message& message)>;
-  // `transport` is null with one rank.
+  // `transport` is null for a single rank.
   MessageQueue(std::unique_ptr<net::Transport> transport, ReceiveBuffer receive_buffer, Arrived arrived);
   ~MessageQueue();
 
-  // A smaller number is more urgent; equal urgency is first in, first out.
+  // Queues a message. A smaller `urgency` is sent earlier; messages of equal urgency are sent in order.
   void send(int peer, const Message& message, const void* payload, int urgency);
-  bool poll();               // true: made progress
-  void sleep(Duration nap);  // until progress is possible, at most `nap`
-  bool idle() const;         // no message is queued
+  bool poll();               // sends and receives what is possible without waiting; returns whether there was progress
+  void sleep(Duration nap);  // sleeps until `poll` can make progress, at most `nap`
+  bool idle() const;         // true if no message is queued or being sent
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
 
-  // Totals over the transport; payloads and headers are counted separately.
-  struct Payloads {
+  // Totals of what the transport sent and received; bytes of headers and of payloads are counted separately.
+  struct PayloadTotals {
     uint64_t bytes_sent = 0, bytes_received = 0, messages = 0;
   };
-  struct Counts {
-    Payloads pushes, values;
-    uint64_t messages_sent = 0, messages_received = 0;  // headers
+  struct QueueTraffic {
+    PayloadTotals pushes, values;
+    uint64_t messages_sent = 0, messages_received = 0;  // number of headers
     uint64_t payload_sent() const { return pushes.bytes_sent + values.bytes_sent; }
     uint64_t payload_received() const { return pushes.bytes_received + values.bytes_received; }
   };
-  const Counts& counts() const { return counts_; }
+  const QueueTraffic& counts() const { return counts_; }
   std::string_view transport() const { return transport_ ? transport_->name() : "none"; }
   net::Traffic traffic() const { return transport_ ? transport_->total() : net::Traffic(); }
 
@@ -59,7 +60,7 @@ class MessageQueue {
     net::Transfer in_head, in_body, out_head, out_body;
     Message coming;
     bool in_payload = false, sending = false;
-    std::vector<QueuedMessage> waiting;  // in order of arrival
+    std::vector<QueuedMessage> waiting;  // queued messages, in the order in which they were queued
   };
   void listen(int peer);
   bool take_arrivals(int peer);
@@ -69,12 +70,12 @@ class MessageQueue {
   const int rank_;
   ReceiveBuffer receive_buffer_;
   Arrived arrived_;
-  std::vector<std::unique_ptr<PeerLink>> peers_;  // stable addresses; null for the own rank
+  std::vector<std::unique_ptr<PeerLink>> peers_;  // [rank]; null for this rank. PeerLink objects must not move
   std::deque<QueuedMessage> to_self_;
-  Payloads& payloads_of(const Message& message) {
+  PayloadTotals& totals_of(const Message& message) {
     return message.kind == MessageKind::push ? counts_.pushes : counts_.values;
   }
-  Counts counts_;
+  QueueTraffic counts_;
 };
 
 }  // namespace esp::sync

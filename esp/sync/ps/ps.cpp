@@ -20,7 +20,7 @@ namespace {
 using device::MemoryCategory;
 using tensor::Tensor;
 
-constexpr size_t kStalenessBins = 17;  // 0 … 15, and the rest
+constexpr size_t kStalenessBins = 17;  // bins for staleness 0 to 15, and one for all larger values
 
 Setup checked(Setup setup) {
   if (setup.options.accumulate == "reduced")
@@ -29,13 +29,13 @@ Setup checked(Setup setup) {
         "Use sync.method = \"zero2\" or \"zero3\" to reduce every micro-batch.");
   check_compression(setup.options);
   PsOptions& ps = setup.options.ps;
-  // The slowest has finished the step that the fastest begins with: lockstep.
+  // With staleness 0 no worker begins a step before the slowest has finished the previous one, so ssp equals sync.
   if (ps.mode == "ssp" && ps.staleness == 0) ps.mode = "sync";
   return setup;
 }
 
-// With one rank pushes are local.
-DType travelling_type(const Setup& setup) {
+// The wire type of pushes. With a single rank pushes are local copies in the storage type.
+DType push_wire_type(const Setup& setup) {
   if (setup.options.compress != "none") return DType::f32;
   const DType wire = wire_type(setup.options.wire, setup.storage);
   return setup.ranks && setup.ranks->size() > 1 ? wire : setup.storage;
@@ -53,58 +53,60 @@ class Ps final : public Strategy, public AsyncWorkers {
         parameters_(*setup.parameters),
         rank_(setup.ranks ? setup.ranks->rank() : 0),
         layout_(make_server_layout(parameters_, setup.ranks ? setup.ranks->size() : 1, ps_, setup.storage)),
-        works_(layout_.works(rank_)),
-        wire_(travelling_type(setup_)),
+        is_worker_(layout_.works(rank_)),
+        wire_(push_wire_type(setup_)),
         ranks_(setup.ranks, {setup.options.deterministic, setup.timeout, setup.trace}) {
+    // Fails here and not when the order is written, after training.
+    if (layout_.server_at(rank_) >= 0 && !ps_.record.empty()) prepare_order_folder(ps_.record);
     if (setup_.options.compress != "none") {
       compression_ = std::make_unique<PsCompression>(setup_, layout_, rank_);
       notes_ = compression_->take_notes();
     }
-    if (works_) {
+    if (is_worker_) {
       parameters_.materialize(setup_.context, setup_.storage, true);
       gradients_ = Tensor::borrow(parameters_.units().front().grads.data(), {parameters_.count()}, setup_.storage);
-      travelling_ = wire_ == setup_.storage
-                        ? gradients_
-                        : tensor::empty(setup_.context, {parameters_.count()}, wire_, MemoryCategory::buffer);
+      wire_gradients_ = wire_ == setup_.storage
+                            ? gradients_
+                            : tensor::empty(setup_.context, {parameters_.count()}, wire_, MemoryCategory::buffer);
       ready_.emplace(parameters_, layout_, [this](int partition) { push(partition); });
       unit_in_.assign(parameters_.units().size(), true);
       if (ps_.cross_barrier)
         for (nn::Parameter& p : parameters_.all()) p.weight.on_use = [this, &p] { wait_unit(p.unit); };
     }
-    ps_worker_ = std::make_unique<PsWorker>(station_setup(), setup.ranks ? setup.ranks->open_transport() : nullptr);
+    ps_worker_ = std::make_unique<PsWorker>(worker_setup(), setup.ranks ? setup.ranks->open_transport() : nullptr);
     ps_worker_->set_trace(setup.trace);
     make_norm();
   }
 
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override {
     for (auto& unit : parameters_.units()) {
-      if (!works_)
+      if (!is_worker_)
         parameters_.bind_values(unit,
                                 tensor::empty(setup_.context, {unit.count}, setup_.storage, MemoryCategory::parameter));
       f(unit);
       serve_values_of(unit);
-      if (!works_) parameters_.bind_values(unit, {});
+      if (!is_worker_) parameters_.bind_values(unit, {});
     }
   }
 
-  std::vector<optim::OptimizerShard> owned() override {
+  std::vector<optim::OptimizerShard> optimizer_shards() override {
     std::vector<optim::OptimizerShard> all;
-    if (!servers_step()) return works_ ? optim::all_units(parameters_) : all;
+    if (!servers_step()) return is_worker_ ? optim::all_units(parameters_) : all;
     const ShardServer* server = ps_worker_->server();
     if (!server) return all;
     const int64_t first = server->first(), end = first + server->values().count();
-    for (const optim::UnitRange& range : ranges_of(parameters_, first, end)) {
+    for (const optim::UnitRange& range : unit_ranges(parameters_, first, end)) {
       const int64_t at = first_of(range) - first, count = range.end - range.begin;
       all.push_back({range, server->values().slice(at, at + count), server->grads().slice(at, at + count)});
     }
     return all;
   }
 
-  std::vector<optim::ValueShard> held() override {
+  std::vector<optim::ValueShard> checkpoint_shards() override {
     synchronise();
     std::vector<optim::ValueShard> all;
     if (servers_step() || rank_ == 0)
-      for (const optim::OptimizerShard& one : owned()) all.push_back({one.range, one.values});
+      for (const optim::OptimizerShard& one : optimizer_shards()) all.push_back({one.range, one.values});
     return all;
   }
 
@@ -113,12 +115,12 @@ class Ps final : public Strategy, public AsyncWorkers {
   void begin_step() override {
     ranks_.reset_times();
     ps_worker_->reset_times();
-    // No push before every server has its weights and its optimizer.
+    // Workers must not push before every server has its weights and its optimizer.
     if (asynchronous() && !std::exchange(began_, true)) barrier();
-    // No push before every rank has read its extra state, which pushes change.
+    // Workers must not push before every rank has read its extra state, because pushes change that state.
     if (std::exchange(extra_state_read_, false)) barrier();
     if (std::exchange(paused_, false)) ps_worker_->pause(false);
-    if (!works_) return;
+    if (!is_worker_) return;
     if (!ps_.cross_barrier) ps_worker_->wait_values();
     ps_worker_->wait_pushed();
     parameters_.mark_gradients_stale(setup_.context.stream);
@@ -132,22 +134,22 @@ class Ps final : public Strategy, public AsyncWorkers {
   void finish() override {
     if (!asynchronous() && servers_step()) ps_worker_->wait_gathered();
     if (servers_step()) return;
-    ps_worker_->next_step();  // the arriving sums belong to it
-    if (works_) ps_worker_->wait_values();
+    ps_worker_->next_step();  // sums that arrive from here on belong to the next step
+    if (is_worker_) ps_worker_->wait_values();
   }
   const std::vector<double>& sums_of_squares() override { return norm_->sums(ranks_); }
 
   void after_step() override {
     if (asynchronous()) {
-      if (works_) ps_worker_->end_step(lr_, factor_, !std::exchange(stepped_, false));
-      if (!works_) ps_worker_->wait_everyone();
+      if (is_worker_) ps_worker_->end_step(lr_, factor_, !std::exchange(stepped_, false));
+      if (!is_worker_) ps_worker_->wait_all_workers();
       ps_worker_->next_step();
-      if (works_) ps_worker_->pull(false, wants_stop_);
+      if (is_worker_) ps_worker_->pull(false, wants_stop_);
     } else if (servers_step()) {
       ps_worker_->publish();
       ps_worker_->next_step();
     }
-    if (!works_ || !servers_step()) return;
+    if (!is_worker_ || !servers_step()) return;
     unit_in_.assign(unit_in_.size(), false);
     if (!asynchronous() && !ps_.cross_barrier) ps_worker_->wait_values();
   }
@@ -165,8 +167,8 @@ class Ps final : public Strategy, public AsyncWorkers {
 
   AsyncWorkers* async_workers() override { return this; }
   bool lockstep() const override { return !asynchronous(); }
-  bool is_server_only() const override { return !works_; }
-  // Barrier: a push must not reach a server that has not been told its first step.
+  bool is_server_only() const override { return !is_worker_; }
+  // Contains a barrier: no push may reach a server before begin_at has set the server's first step.
   void begin_at(int64_t step) override {
     ps_worker_->begin_at(step);
     barrier();
@@ -177,11 +179,11 @@ class Ps final : public Strategy, public AsyncWorkers {
     return stop > 0 && step >= stop;
   }
   void synchronise() override {
-    if (works_ && servers_step()) ps_worker_->wait_values();
+    if (is_worker_ && servers_step()) ps_worker_->wait_values();
     if (!asynchronous()) return;
     barrier();
-    gather_seen();
-    if (works_) {
+    gather_totals();
+    if (is_worker_) {
       ps_worker_->pull(true, wants_stop_);
       ps_worker_->wait_values();
     }
@@ -193,7 +195,7 @@ class Ps final : public Strategy, public AsyncWorkers {
 
   StepTimes times() const override { return {ranks_.exposed_ms() + ps_worker_->exposed_ms()}; }
   std::vector<comm::CallStats> messages() const override {
-    const MessageQueue::Counts counts = ps_worker_->counts().post;
+    const MessageQueue::QueueTraffic counts = ps_worker_->counts().queue;
     std::vector<comm::CallStats> all;
     for (const auto& [name, of] : {std::pair("push", counts.pushes), std::pair("pull", counts.values)}) {
       comm::CallStats& row = all.emplace_back();
@@ -219,7 +221,7 @@ class Ps final : public Strategy, public AsyncWorkers {
     if (setup_.ranks) setup_.ranks->barrier();
   }
 
-  PsWorker::Setup station_setup() {
+  PsWorker::Setup worker_setup() {
     PsWorker::Setup s;
     s.layout = &layout_;
     s.ps = ps_;
@@ -230,15 +232,16 @@ class Ps final : public Strategy, public AsyncWorkers {
     s.timeout = setup_.timeout;
     s.compression = compression_.get();
     s.gradients = [this](int partition) -> const void* {
-      return compression_ ? compression_->push_code(partition) : element(travelling_, part(partition).begin);
+      return compression_ ? compression_->push_code(partition) : element(wire_gradients_, part(partition).begin);
     };
     s.receive_buffer = [this](int partition) {
-      return servers_step() ? value_at(part(partition)) : element(travelling_, part(partition).begin);
+      return servers_step() ? value_at(part(partition)) : element(wire_gradients_, part(partition).begin);
     };
     s.received = [this](int partition) {
       if (servers_step() || wire_ == setup_.storage) return;
       const Partition& p = part(partition);
-      kernel::cast(element(gradients_, p.begin), setup_.storage, element(travelling_, p.begin), wire_, p.count(), {});
+      kernel::cast(element(gradients_, p.begin), setup_.storage, element(wire_gradients_, p.begin), wire_, p.count(),
+                   {});
     };
     return s;
   }
@@ -251,9 +254,9 @@ class Ps final : public Strategy, public AsyncWorkers {
   void push(int partition) {
     const Partition& p = part(partition);
     if (wire_ != setup_.storage)
-      kernel::cast(element(travelling_, p.begin), wire_, element(gradients_, p.begin), setup_.storage, p.count(),
+      kernel::cast(element(wire_gradients_, p.begin), wire_, element(gradients_, p.begin), setup_.storage, p.count(),
                    setup_.context.stream);
-    if (compression_) compression_->encode_push(partition, element(travelling_, p.begin), ps_worker_->step());
+    if (compression_) compression_->encode_push(partition, element(wire_gradients_, p.begin), ps_worker_->step());
     ps_worker_->push(partition);
   }
 
@@ -263,7 +266,7 @@ class Ps final : public Strategy, public AsyncWorkers {
     unit_in_[static_cast<size_t>(unit)] = true;
   }
 
-  // The server's part of a gathered unit.
+  // If a server runs on this rank: copies the server's part of a gathered unit into the server's weights.
   void serve_values_of(const nn::ParameterList::Unit& unit) {
     const ShardServer* server = ps_worker_->server();
     if (!server || !servers_step()) return;
@@ -274,23 +277,24 @@ class Ps final : public Strategy, public AsyncWorkers {
                   static_cast<size_t>(end - begin) * size_of(setup_.storage));
   }
 
-  // Servers that update share the global norm; workers that clip their own push, or the common sum, need no
-  // communication.
+  // If synchronous servers update, the norm is a sum over all servers. Otherwise each worker computes the norm of its
+  // own push, or of the sum that all workers have, without communication.
   void make_norm() {
     if (servers_step() && !asynchronous()) {
       std::vector<int64_t> cuts;
       for (int k = 0; k < layout_.num_servers; ++k) cuts.push_back(static_cast<int64_t>(layout_.shard(k).offset));
-      norm_.emplace(parameters_, setup_.context, owned(), std::move(cuts), setup_.storage,
+      norm_.emplace(parameters_, setup_.context, optimizer_shards(), std::move(cuts), setup_.storage,
                     setup_.options.deterministic);
     } else {
       norm_.emplace(parameters_, setup_.context,
-                    works_ ? optim::all_units(parameters_) : std::vector<optim::OptimizerShard>(),
+                    is_worker_ ? optim::all_units(parameters_) : std::vector<optim::OptimizerShard>(),
                     std::vector<int64_t>(), setup_.storage, setup_.options.deterministic);
     }
   }
 
-  // Totals over servers. Every server has applied the same pushes, so the number comes from one.
-  void gather_seen() {
+  // Collects the totals of all servers. Every server has applied the same number of pushes, so that number is the
+  // maximum, not the sum.
+  void gather_totals() {
     double counts[kStalenessBins] = {}, largest[2] = {};
     if (ShardServer* server = ps_worker_->server()) {
       for (const auto& [stale, count] : server->staleness())
@@ -317,26 +321,26 @@ class Ps final : public Strategy, public AsyncWorkers {
   nn::ParameterList& parameters_;
   const int rank_;
   const ServerLayout layout_;
-  const bool works_;
+  const bool is_worker_;
   const DType wire_;
   TimedCommunicator ranks_;
-  Tensor gradients_, travelling_;  // contiguous: in storage type, and in wire type
+  Tensor gradients_, wire_gradients_;  // contiguous gradients of all units, in the storage type and in the wire type
   std::optional<ReadyPartitions> ready_;
   std::vector<bool> unit_in_;
-  std::unique_ptr<PsCompression> compression_;  // null: no compression
+  std::unique_ptr<PsCompression> compression_;  // null without compression
   std::optional<SquaredNorm> norm_;
   std::vector<std::string> notes_;
-  std::unique_ptr<optim::Optimizer> inner_;  // of the server on this rank
+  std::unique_ptr<optim::Optimizer> inner_;  // optimizer of the server that runs on this rank
   double lr_ = 0, factor_ = 1;
   bool stepped_ = false, wants_stop_ = false, began_ = false;
-  bool extra_state_read_ = false;  // since the last step
-  bool paused_ = false;            // since the last synchronisation: this rank may still read the server's weights
-  int64_t num_updates_ = 0;        // by every server, at the last synchronisation
+  bool extra_state_read_ = false;        // true: extra state was read since the last step
+  bool paused_ = false;                  // true: the server is paused, so that this rank can read its weights
+  int64_t num_updates_ = 0;              // number of updates that every server had applied at the last synchronisation
   std::unique_ptr<PsWorker> ps_worker_;  // last member: its thread ends before the objects it uses
 };
 
-// The server's optimizer, as the trainer of its rank sees it. In asynchronous modes step() only records the rate: the
-// server applies each push when its turn comes.
+// The optimizer that the trainer sees on a rank with a server. In asynchronous modes step() only records the learning
+// rate, because the server applies each push when it is complete.
 class ServedOptimizer final : public optim::Optimizer {
  public:
   explicit ServedOptimizer(Ps& ps) : ps_(ps), inner_(ps.inner_.get()) {}
@@ -356,8 +360,8 @@ class ServedOptimizer final : public optim::Optimizer {
     ps_.num_updates_ = steps;
   }
   void refresh_master() override {
-    // Weights may have been loaded into the model directly.
-    if (ps_.works_)
+    // Loading may have written the weights of the model only, so the server's part is copied to the server first.
+    if (ps_.is_worker_)
       for (const auto& unit : ps_.parameters_.units()) ps_.serve_values_of(unit);
     inner_->refresh_master();
   }
@@ -370,9 +374,9 @@ class ServedOptimizer final : public optim::Optimizer {
 std::unique_ptr<optim::Optimizer> Ps::make_optimizer(const optim::OptimizerOptions& options) {
   if (!servers_step()) return nullptr;
   tensor::Context context = setup_.context;
-  // the communication thread runs the optimizer while the training thread computes
+  // No thread pool: the communication thread runs the optimizer while the training thread uses the pool.
   if (asynchronous()) context.stream.pool = nullptr;
-  inner_ = optim::make_optimizer(options, parameters_, context, owned());
+  inner_ = optim::make_optimizer(options, parameters_, context, optimizer_shards());
   if (ShardServer* server = ps_worker_->server()) server->set_optimizer(inner_.get());
   return std::make_unique<ServedOptimizer>(*this);
 }

@@ -3,7 +3,7 @@
 namespace esp::sync {
 namespace {
 
-constexpr uint32_t kServers = 0x800000;  // base of the sender ids of sums
+constexpr uint32_t kServers = 0x800000;  // `sender` of all sums: larger than any rank
 
 }  // namespace
 
@@ -16,24 +16,24 @@ PsCompression::PsCompression(const Setup& setup, const ServerLayout& layout, int
   for (size_t p = 0; p < layout.partitions.size(); ++p) {
     const Partition& partition = layout.partitions[p];
     const StrategyCompression::Vector vector{partition.begin, partition.end, p};
-    up_.push_back(compression_.one_way(vector, context, layout.works(rank)));
+    up_.push_back(compression_.one_directional(vector, context, layout.works(rank)));
     push_at_.push_back(pushes);
     pushes += push_bytes(static_cast<int>(p));
     if (!sums) continue;
-    down_.push_back(compression_.one_way(vector, context, layout.server_at(rank) == partition.server));
+    down_.push_back(compression_.one_directional(vector, context, layout.server_at(rank) == partition.server));
     sum_at_.push_back(all_sums);
     all_sums += sum_bytes(static_cast<int>(p));
   }
   const auto made = [&](size_t bytes) {
     return tensor::empty(context, {static_cast<int64_t>(bytes)}, DType::u8, device::MemoryCategory::buffer);
   };
-  if (layout.works(rank)) push_codes_ = made(pushes);
-  if (sums && layout.works(rank)) sum_codes_ = made(all_sums);
-  if (sums && layout.server_at(rank) >= 0) leaving_sums_ = made(all_sums);
+  if (layout.works(rank)) encoded_pushes_ = made(pushes);
+  if (sums && layout.works(rank)) encoded_sums_ = made(all_sums);
+  if (sums && layout.server_at(rank) >= 0) outgoing_sums_ = made(all_sums);
 }
 
 void PsCompression::encode_push(int partition, const void* gradients, int64_t step) {
-  up_[at(partition)]->encode(push_codes_.as<std::byte>() + push_at_[at(partition)], gradients,
+  up_[at(partition)]->encode(encoded_pushes_.as<std::byte>() + push_at_[at(partition)], gradients,
                              static_cast<uint32_t>(rank_), static_cast<uint64_t>(step));
 }
 
@@ -43,7 +43,7 @@ void PsCompression::decode_push(void* y, int partition, int worker, const std::b
 }
 
 const std::byte* PsCompression::encode_sum(int partition, const void* sum, int64_t step) {
-  std::byte* code = leaving_sums_.as<std::byte>() + sum_at_[at(partition)];
+  std::byte* code = outgoing_sums_.as<std::byte>() + sum_at_[at(partition)];
   down_[at(partition)]->encode(code, sum, kServers, static_cast<uint64_t>(step));
   return code;
 }
@@ -56,7 +56,7 @@ void PsCompression::decode_sum(void* y, int partition, int64_t step) const {
 std::vector<ExtraState> PsCompression::state() {
   std::vector<ExtraState> all;
   for (size_t p = 0; p < up_.size(); ++p) add_numbered(all, "push", p, up_[p]->state());
-  // The error of a sum belongs to one server.
+  // Each server stores the residuals of its own sums.
   for (size_t p = 0; p < down_.size(); ++p)
     for (ExtraState& one : down_[p]->state()) {
       one.whole = one.values.count();

@@ -3,7 +3,7 @@
 
 #include "esp/base/error.h"
 #include "esp/kernel/optimizer_step.h"
-#include "esp/sync/compress/emulation.h"
+#include "esp/sync/compress/reference_feedback.h"
 #include "esp/sync/testing.h"
 
 namespace esp::sync {
@@ -32,17 +32,18 @@ Options options_of(const std::string& compress, const std::string& feedback, con
   return o;
 }
 
-struct Seen {
+struct RankResult {
   Values<float> x;
   uint64_t pushed = 0, pulled = 0;
 };
 
-// One rank's training; returns the final x of a worker.
-Seen train(comm::Communicator* comm, const Options& options, int steps = kSteps) {
+// Trains on one rank; returns the final x of a worker.
+RankResult train(comm::Communicator* comm, const Options& options, int steps = kSteps) {
   StrategyFixture made(kUnits, comm, options, DType::f32);
   auto optimizer = made.strategy->make_optimizer({.name = "sgd", .momentum = 0});
   if (!optimizer)
-    optimizer = optim::make_optimizer({.name = "sgd", .momentum = 0}, made.list, made.context, made.strategy->owned());
+    optimizer = optim::make_optimizer({.name = "sgd", .momentum = 0}, made.list, made.context,
+                                      made.strategy->optimizer_shards());
   AsyncWorkers& workers = *made.strategy->async_workers();
   const int rank = comm ? comm->rank() : 0;
   for (int step = 0; step < steps; ++step) {
@@ -62,7 +63,7 @@ Seen train(comm::Communicator* comm, const Options& options, int steps = kSteps)
     made.strategy->after_step();
   }
   workers.synchronise();
-  Seen seen;
+  RankResult seen;
   if (!workers.is_server_only())
     for (const auto& unit : made.list.units())
       seen.x.insert(seen.x.end(), unit.values.as<float>(), unit.values.as<float>() + unit.count);
@@ -79,12 +80,12 @@ ServerLayout layout_of(const Options& options) {
                             DType::f32);
 }
 
-// Partition by partition; the sum of ef21 is that of the workers' estimates, in their order.
+// Reference, one partition after another. With ef21 the sum is that of the workers' estimates, in worker order.
 Values<float> emulate(const Options& options) {
   const auto compressor = make_compressor(options.compress);
   const ServerLayout layout = layout_of(options);
   Values<float> x(kCount);
-  std::vector<Emulation<float>> parts;
+  std::vector<ReferenceFeedback<float>> parts;
   std::vector<Values<float>> estimates(kWorkers, Values<float>(kCount));
   for (size_t p = 0; p < layout.partitions.size(); ++p)
     parts.emplace_back(*compressor, AggregationMethod::gather, kWorkers,
@@ -121,7 +122,7 @@ Values<float> emulate(const Options& options) {
   return x;
 }
 
-TEST(PsCompression, EqualsOneProcessBitForBitAndSendsTheExpectedBytes) {
+TEST(PsCompression, MatchesOneProcessReferenceBitForBitAndSendsTheExpectedBytes) {
   struct Case {
     std::string compress, feedback, update;
   };
@@ -139,22 +140,22 @@ TEST(PsCompression, EqualsOneProcessBitForBitAndSendsTheExpectedBytes) {
       uint64_t up = 0, down = 0;
       const bool both_ways = it.feedback == "doublesqueeze" || it.feedback == "neolithic:2";
       for (const Partition& p : layout.partitions) {
-        const uint64_t code = compressor->code_bytes(p.count(), DType::f32) * (it.feedback == "neolithic:2" ? 2 : 1);
+        const uint64_t code = compressor->encoded_bytes(p.count(), DType::f32) * (it.feedback == "neolithic:2" ? 2 : 1);
         up += kSteps * code;
         down += kSteps * (both_ways ? code : static_cast<uint64_t>(p.count()) * 4);
       }
       with_ranks(kWorkers + (dedicated ? kServers : 0), [&](comm::Communicator* comm) {
-        const Seen seen = train(comm, options);
+        const RankResult seen = train(comm, options);
         if (comm->rank() >= kWorkers) return;
         EXPECT_TRUE(same_bits(seen.x, want)) << it.compress << ' ' << it.feedback << ' ' << it.update << dedicated;
-        if (!dedicated) return;  // messages to the own rank are not sent
+        if (!dedicated) return;  // messages from a rank to itself are not sent
         EXPECT_EQ(seen.pushed, up) << it.compress << ' ' << it.feedback;
         EXPECT_EQ(seen.pulled, down) << it.compress << ' ' << it.feedback;
       });
     }
 }
 
-// With one worker the order is fixed, so asynchronous steps equal those of one process.
+// With a single worker the order is fixed, so asynchronous steps must equal the one-process reference.
 TEST(PsCompression, SupportsAsynchronousSteps) {
   for (const char* feedback : {"ef", "ef21"}) {
     Options options = options_of("topk:0.2", feedback, "server", true);
@@ -165,7 +166,7 @@ TEST(PsCompression, SupportsAsynchronousSteps) {
     options.ps.mode = "sync";
     Values<float> want;
     with_ranks(1 + kServers, [&](comm::Communicator* comm) {
-      const Seen it = train(comm, options);
+      const RankResult it = train(comm, options);
       if (comm->rank() == 0) want = it.x;
     });
     EXPECT_TRUE(same_bits(seen[0], want)) << feedback;

@@ -1,4 +1,5 @@
-// Decodes arbitrary bytes as a message: an error, or a message that encodes to the same bytes.
+// Fuzz test: decodes arbitrary bytes as a message. decode_message must throw an error, or return a message that encodes
+// to the same bytes.
 #include <cstdlib>
 #include <cstring>
 

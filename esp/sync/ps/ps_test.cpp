@@ -21,7 +21,7 @@ const std::vector<std::vector<int64_t>> kUnits = {{10, 33}, {201}, {7, 1, 90}};
 constexpr int64_t kCount = 342;
 constexpr double kRate = 0.2;
 
-// Every worker descends to a different point.
+// Gradient of a quadratic function. Its minimiser depends on worker, step and element.
 float gradient(int worker, int64_t step, int64_t at, float x) {
   return x - static_cast<float>((worker * 31 + at * 7 + step * 3) % 17);
 }
@@ -31,7 +31,7 @@ struct PsRun {
   bool dedicated = false;
   std::string mode = "async";
   int64_t staleness = 1;
-  int slow_ms = 0;  // delay of the last worker per step
+  int slow_ms = 0;  // delay of the last worker in every step
   std::string folder;
 
   int ranks() const { return dedicated ? workers + servers : workers; }
@@ -73,7 +73,7 @@ std::vector<float> run_ranks(const PsRun& run) {
       optimizer->step(kRate, 1);
       made.strategy->after_step();
     }
-    const auto mine = made.strategy->held();
+    const auto mine = made.strategy->checkpoint_shards();
     std::lock_guard lock(mutex);
     for (const optim::ValueShard& one : mine) {
       const int64_t first = made.list.units()[static_cast<size_t>(one.range.unit)].first + one.range.begin;
@@ -89,11 +89,11 @@ std::vector<std::vector<OrderEvent>> orders_of(const PsRun& run) {
   return orders;
 }
 
-// Reference in one process: each server's events in their order, each as soon as its inputs exist.
+// Reference in one process: replays each server's events in their recorded order. An event runs once its inputs exist.
 std::vector<float> emulate(const PsRun& run) {
   const auto orders = orders_of(run);
   std::vector<float> x(kCount);
-  // The weights with which worker w computes step c, and the number of servers that sent them.
+  // The weights that a worker uses in a step, and the number of servers whose part of them is known.
   struct Read {
     std::vector<float> x = std::vector<float>(kCount);
     int servers = 0;
@@ -109,7 +109,7 @@ std::vector<float> emulate(const PsRun& run) {
       const comm::Chunk shard = comm::chunk_of(kCount, run.servers, static_cast<int>(k));
       Read& read = reads[{event.worker, event.step}];
       if (event.kind == OrderEvent::Kind::pull) {
-        if (event.step == run.steps) {  // at the end: not used by a step
+        if (event.step == run.steps) {  // the pull after the last step, whose weights are not used
         } else {
           std::copy_n(x.begin() + static_cast<std::ptrdiff_t>(shard.offset), shard.count,
                       read.x.begin() + static_cast<std::ptrdiff_t>(shard.offset));
@@ -136,7 +136,7 @@ std::vector<float> emulate(const PsRun& run) {
   return x;
 }
 
-TEST(Ps, EqualsAReplayOfTheRecordedOrderBitForBit) {
+TEST(Ps, AsynchronousRunMatchesReplayOfItsRecordedOrderBitForBit) {
   for (const bool dedicated : {false, true})
     for (const int servers : {1, 2, 3})
       for (const char* mode : {"async", "ssp"}) {
@@ -151,7 +151,7 @@ TEST(Ps, EqualsAReplayOfTheRecordedOrderBitForBit) {
       }
 }
 
-// Independent of timing: a worker begins clock c when every worker has finished c − s.
+// Holds for any timing: a worker begins clock c only after every worker has finished clock c − s.
 TEST(Ps, StaleSynchronousClocksStayWithinTheBound) {
   for (const int64_t bound : {1, 3}) {
     const obs::TemporaryFolder folder;
@@ -175,14 +175,15 @@ TEST(Ps, StaleSynchronousClocksStayWithinTheBound) {
   }
 }
 
-// Dedicated servers, so that everything is sent over the transport: S up and S down for a worker, W·S/K for a server.
-TEST(PsBytes, EqualPushesAndPullsExactly) {
+// Servers are dedicated, so all bytes cross the transport. With S bytes of weights, a worker sends S and receives S; a
+// server receives W·S/K and sends W·S/K.
+TEST(PsBytes, MatchTheExpectedPushAndPullBytes) {
   const int workers = 3, servers = 2, steps = 4;
   const uint64_t S = kCount * 4;
   const auto due = [&](int rank) {
     return rank < workers ? S : workers * comm::chunk_of(kCount, servers, rank - workers).count * 4;
   };
-  std::vector<PsWorker::Counts> counts(workers + servers);
+  std::vector<PsWorker::WorkerTraffic> counts(workers + servers);
   with_ranks(workers + servers, [&](comm::Communicator* comm) {
     const int rank = comm->rank();
     device::MemoryAccount account;
@@ -223,11 +224,11 @@ TEST(PsBytes, EqualPushesAndPullsExactly) {
       worker.wait_pushed();
     }
     comm->barrier();
-    // A PsWorker updates its counters a moment after the transfer.
+    // Waits, because a PsWorker updates its counters shortly after the transfer.
     const auto all_counted = [&] {
-      const PsWorker::Counts of = worker.counts();
-      return of.post.payload_sent() >= steps * due(rank) && of.post.payload_received() >= steps * due(rank) &&
-             of.traffic.bytes_sent >= of.post.payload_sent() + kMessageBytes * of.post.messages_sent;
+      const PsWorker::WorkerTraffic of = worker.counts();
+      return of.queue.payload_sent() >= steps * due(rank) && of.queue.payload_received() >= steps * due(rank) &&
+             of.traffic.bytes_sent >= of.queue.payload_sent() + kMessageBytes * of.queue.messages_sent;
     };
     for (const auto deadline = Deadline::after(std::chrono::seconds(10)); !all_counted() && !deadline.passed();)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -235,19 +236,19 @@ TEST(PsBytes, EqualPushesAndPullsExactly) {
     comm->barrier();
   });
   for (int rank = 0; rank < workers + servers; ++rank) {
-    const PsWorker::Counts& of = counts[static_cast<size_t>(rank)];
-    EXPECT_EQ(of.post.payload_sent(), steps * due(rank)) << rank;
-    EXPECT_EQ(of.post.payload_received(), steps * due(rank)) << rank;
-    EXPECT_EQ(of.traffic.bytes_sent, of.post.payload_sent() + kMessageBytes * of.post.messages_sent) << rank;
+    const PsWorker::WorkerTraffic& of = counts[static_cast<size_t>(rank)];
+    EXPECT_EQ(of.queue.payload_sent(), steps * due(rank)) << rank;
+    EXPECT_EQ(of.queue.payload_received(), steps * due(rank)) << rank;
+    EXPECT_EQ(of.traffic.bytes_sent, of.queue.payload_sent() + kMessageBytes * of.queue.messages_sent) << rank;
     if (rank >= workers) continue;
     EXPECT_EQ(of.pushed_bytes, steps * S);
     EXPECT_EQ(of.pulled_bytes, steps * S);
   }
 }
 
-// The partitions that forward needs first return first, independent of backward's order; without priorities the
-// reverse.
-TEST(PsScheduling, ReturnsTheFirstLayersSumBeforeTheLast) {
+// With priorities the partitions that forward needs first return first, although backward completes them last. With
+// fifo the order is reversed.
+TEST(PsScheduling, PriorityReturnsTheSumOfTheFirstLayerFirst) {
   for (const std::string order : {"priority", "fifo"}) {
     std::vector<int> received;
     with_ranks(2, [&](comm::Communicator* comm) {
@@ -289,7 +290,7 @@ TEST(PsScheduling, ReturnsTheFirstLayersSumBeforeTheLast) {
   }
 }
 
-TEST(Ps, ReportsALostServerOnEveryWorker) {
+TEST(Ps, ReportsServerFailureOnEveryWorker) {
   for (const std::string mode : {"sync", "async"}) {
     PsRun run;
     run.workers = 3;

@@ -21,26 +21,27 @@ int64_t credit_bytes(const PsOptions& ps) {
 
 PsWorker::PsWorker(const Setup& setup, std::unique_ptr<net::Transport> transport)
     : setup_(setup),
-      works_(setup.layout->works(setup.rank)),
+      is_worker_(setup.layout->works(setup.rank)),
       messages_(std::make_unique<MessageQueue>(
           std::move(transport),
           [this](int peer, const Message& message) -> std::byte* {
             if (message.kind == MessageKind::push && server_ && setup_.layout->works(peer))
               return server_->receive_buffer(peer, message);
-            if (message.kind == MessageKind::push || !works_ || message.partition >= setup_.layout->partitions.size())
+            if (message.kind == MessageKind::push || !is_worker_ ||
+                message.partition >= setup_.layout->partitions.size())
               throw CommError(CommError::Kind::corrupt, peer,
                               fmt::format("rank {} sent partition {}, which does not belong to this rank", peer,
                                           message.partition));
             const Partition& partition = setup_.layout->partitions[message.partition];
             const DType type = setup_.ps.update == "worker" ? setup_.wire : setup_.storage;
             const int index = static_cast<int>(message.partition);
-            const bool code = setup_.compression && setup_.compression->of_sums();
+            const bool code = setup_.compression && setup_.compression->compresses_sums();
             const uint64_t due =
                 code ? setup_.compression->sum_bytes(index) : static_cast<uint64_t>(partition.count()) * size_of(type);
             if (message.bytes != due)
               throw CommError(CommError::Kind::corrupt, peer,
-                              fmt::format("rank {} sent {} bytes for partition {}, a wrong size", peer, message.bytes,
-                                          message.partition));
+                              fmt::format("partition {} from rank {}: got {} bytes; expected {}", message.partition,
+                                          peer, message.bytes, due));
             return code ? setup_.compression->sum_receive_buffer(index) : setup_.receive_buffer(index);
           },
           [this](int peer, const Message& message) { arrived(peer, message); })),
@@ -61,18 +62,19 @@ PsWorker::PsWorker(const Setup& setup, std::unique_ptr<net::Transport> transport
 PsWorker::~PsWorker() {
   {
     std::lock_guard lock(mutex_);
-    Command order{Command::Kind::goodbye, 0, {}};
-    order.message.flags = std::uncaught_exceptions() > 0 ? 1 : 0;  // immediately
-    commands_.push_back(order);
+    Command command{Command::Kind::shutdown, 0, {}};
+    // flag 1: an error is being thrown, so do not wait for the peers' done messages
+    command.message.flags = std::uncaught_exceptions() > 0 ? 1 : 0;
+    commands_.push_back(command);
     changed_.notify_all();
   }
   thread_.join();
 }
 
-void PsWorker::submit(const Command& order) {
+void PsWorker::submit(const Command& command) {
   std::lock_guard lock(mutex_);
   if (failed_) std::rethrow_exception(failed_);
-  commands_.push_back(order);
+  commands_.push_back(command);
   changed_.notify_all();
 }
 
@@ -84,52 +86,52 @@ void PsWorker::push(std::span<const int> partitions) {
   std::lock_guard lock(mutex_);
   if (failed_) std::rethrow_exception(failed_);
   for (const int partition : partitions) {
-    Command& order = commands_.emplace_back(Command{Command::Kind::push, partition, {}});
-    order.message.step = step_;
+    Command& command = commands_.emplace_back(Command{Command::Kind::push, partition, {}});
+    command.message.step = step_;
   }
   changed_.notify_all();
 }
 
 void PsWorker::begin_at(int64_t step) {
   step_ = step;
-  Command order{Command::Kind::begin_at, 0, {}};
-  order.message.step = step;
-  submit(order);
+  Command command{Command::Kind::begin_at, 0, {}};
+  command.message.step = step;
+  submit(command);
   wait_executed();
 }
 
 void PsWorker::wait_executed() {
   wait(
-      "orders", [&] { return commands_.empty() && taken_.empty(); },
+      "commands", [&] { return commands_.empty() && executing_.empty(); },
       [] { return std::string("this rank's communication thread"); });
 }
 
 void PsWorker::pause(bool paused) {
-  Command order{Command::Kind::pause, 0, {}};
-  order.message.flags = paused ? 1 : 0;
-  submit(order);
+  Command command{Command::Kind::pause, 0, {}};
+  command.message.flags = paused ? 1 : 0;
+  submit(command);
   if (paused) wait_executed();
 }
 
 void PsWorker::end_step(double lr, double factor, bool skip) {
-  Command order{Command::Kind::end_step, 0, {MessageKind::apply}};
-  order.message.step = step_;
-  order.message.lr = lr;
-  order.message.factor = factor;
-  order.message.flags = skip ? Message::kSkip : 0;
-  submit(order);
+  Command command{Command::Kind::end_step, 0, {MessageKind::apply}};
+  command.message.step = step_;
+  command.message.lr = lr;
+  command.message.factor = factor;
+  command.message.flags = skip ? Message::kSkip : 0;
+  submit(command);
 }
 
 void PsWorker::pull(bool now, bool stop_requested) {
-  Command order{Command::Kind::pull, 0, {MessageKind::pull}};
-  order.message.step = step_;
-  order.message.flags =
+  Command command{Command::Kind::pull, 0, {MessageKind::pull}};
+  command.message.step = step_;
+  command.message.flags =
       static_cast<uint8_t>((now ? Message::kNow : 0) | (stop_requested ? Message::kStopRequested : 0));
   {
     std::lock_guard lock(mutex_);
     if (now) std::fill(versions_.begin(), versions_.end(), -1);
   }
-  submit(order);
+  submit(command);
 }
 
 void PsWorker::publish() {
@@ -149,7 +151,7 @@ void PsWorker::wait(const char* what, F&& holds, const std::function<std::string
   if (!came)
     throw CommError(
         CommError::Kind::timeout, -1,
-        fmt::format("parameter server, step {}: waited {} s for {} of {}", step_,
+        fmt::format("parameter server: timeout in step {}: waited {} s for {} from {}", step_,
                     std::chrono::duration_cast<std::chrono::seconds>(setup_.timeout).count(), what, missing()));
 }
 
@@ -171,7 +173,7 @@ void PsWorker::wait_values(int unit) {
 
 void PsWorker::wait_pushed() {
   wait(
-      "pushes", [&] { return commands_.empty() && taken_.empty() && !pushing_; },
+      "pushes", [&] { return commands_.empty() && executing_.empty() && !pushing_; },
       [] { return std::string("servers"); });
 }
 
@@ -181,7 +183,7 @@ void PsWorker::wait_gathered() {
         "gradients", [&] { return gathered_ > step_; }, [] { return std::string("all workers"); });
 }
 
-void PsWorker::wait_everyone() {
+void PsWorker::wait_all_workers() {
   if (server_)
     wait(
         "steps", [&] { return slowest_ > step_; }, [] { return std::string("all workers"); });
@@ -192,7 +194,7 @@ int64_t PsWorker::stop() {
   return stop_;
 }
 
-PsWorker::Counts PsWorker::counts() const {
+PsWorker::WorkerTraffic PsWorker::counts() const {
   std::lock_guard lock(mutex_);
   return counts_;
 }

@@ -10,18 +10,18 @@
 namespace esp::sync {
 namespace {
 
-// Longest delay before a command is seen while no message arrives. A command is mostly followed by others: the pushes
-// of backward, the end of a step, its pull.
+// The communication thread notices a command after at most this delay if no message arrives. The short delay applies
+// shortly after a command, because commands come in series: the pushes of backward, the end of a step, its pull.
 constexpr Duration kShortNap = std::chrono::microseconds(50), kLongNap = std::chrono::microseconds(500);
 constexpr Duration kMoreToCome = std::chrono::milliseconds(2);
-constexpr Duration kLongestGoodbye = std::chrono::seconds(30);
+constexpr Duration kMaxShutdownWait = std::chrono::seconds(30);
 constexpr int kUrgent = -1;
 
 }  // namespace
 
 void PsWorker::run() {
   try {
-    run_until_goodbye();
+    run_until_shutdown();
     return;
   } catch (const CommError& error) {
     const int server = error.peer() >= 0 ? setup_.layout->server_at(error.peer()) : -1;
@@ -38,20 +38,20 @@ void PsWorker::run() {
   changed_.notify_all();
 }
 
-void PsWorker::run_until_goodbye() {
+void PsWorker::run_until_shutdown() {
   while (true) {
     bool moved = execute();
     push_ready();
     moved = messages_->poll() || moved;
     push_ready();
-    tell();
-    if (goodbye_requested_ && !goodbye_sent_ && messages_->idle() && queue_.empty()) {
-      goodbye_sent_ = true;
+    notify();
+    if (shutdown_requested_ && !shutdown_sent_ && messages_->idle() && queue_.empty()) {
+      shutdown_sent_ = true;
       for (int peer = 0; peer < messages_->size(); ++peer)
         if (peer != setup_.rank) messages_->send(peer, {MessageKind::done}, nullptr, kUrgent);
     }
-    if (goodbye_requested_ &&
-        ((goodbye_sent_ && num_goodbyes_ == messages_->size() - 1 && messages_->idle()) || Clock::now() > give_up_))
+    if (shutdown_requested_ && ((shutdown_sent_ && num_done_ == messages_->size() - 1 && messages_->idle()) ||
+                                Clock::now() > shutdown_deadline_))
       return;
     if (moved) continue;
     if (messages_->size() > 1) {
@@ -66,23 +66,23 @@ void PsWorker::run_until_goodbye() {
 bool PsWorker::execute() {
   {
     std::lock_guard lock(mutex_);
-    taken_.swap(commands_);
+    executing_.swap(commands_);
   }
-  const bool any = !taken_.empty();
-  for (const Command& order : taken_) execute(order);
+  const bool any = !executing_.empty();
+  for (const Command& command : executing_) execute(command);
   if (any) {
     last_command_ = Clock::now();
-    std::lock_guard lock(mutex_);  // waiters read this under the lock
-    taken_.clear();
+    std::lock_guard lock(mutex_);  // waiting threads read the following under the lock
+    executing_.clear();
     pushing_ = !queue_.empty() || queue_.in_flight() > 0;
     changed_.notify_all();
   }
   return any;
 }
 
-void PsWorker::execute(const Command& order) {
+void PsWorker::execute(const Command& command) {
   const auto to_all_servers = [&] {
-    Message message = order.message;
+    Message message = command.message;
     {
       std::lock_guard lock(mutex_);
       message.stop = stop_;
@@ -90,16 +90,16 @@ void PsWorker::execute(const Command& order) {
     for (int server = 0; server < setup_.layout->num_servers; ++server)
       messages_->send(setup_.layout->rank_of(server), message, nullptr, kUrgent);
   };
-  switch (order.kind) {
+  switch (command.kind) {
     case Command::Kind::push: {
-      const Partition& partition = setup_.layout->partitions[static_cast<size_t>(order.partition)];
-      if (pushing_step_ != order.message.step) {
-        pushing_step_ = order.message.step;  // nothing of the previous step is left
+      const Partition& partition = setup_.layout->partitions[static_cast<size_t>(command.partition)];
+      if (pushing_step_ != command.message.step) {
+        pushing_step_ = command.message.step;  // the first push of a new step: the previous step is complete
         std::lock_guard lock(mutex_);
         counts_.pushed.clear();
         counts_.received.clear();
       }
-      queue_.add({order.partition, partition.unit, push_bytes(order.partition)});
+      queue_.add({command.partition, partition.unit, push_bytes(command.partition)});
       break;
     }
     case Command::Kind::end_step:
@@ -110,18 +110,19 @@ void PsWorker::execute(const Command& order) {
       if (server_) server_->publish();
       break;
     case Command::Kind::pause:
-      if (server_) server_->pause(order.message.flags != 0);
+      if (server_) server_->pause(command.message.flags != 0);
       break;
     case Command::Kind::begin_at: {
-      if (server_) server_->begin_at(order.message.step);
+      if (server_) server_->begin_at(command.message.step);
       std::lock_guard lock(mutex_);
-      std::fill(versions_.begin(), versions_.end(), order.message.step);
-      gathered_ = slowest_ = order.message.step;
+      std::fill(versions_.begin(), versions_.end(), command.message.step);
+      gathered_ = slowest_ = command.message.step;
       break;
     }
-    case Command::Kind::goodbye:
-      goodbye_requested_ = true;
-      give_up_ = Clock::now() + (order.message.flags ? Duration::zero() : std::min(setup_.timeout, kLongestGoodbye));
+    case Command::Kind::shutdown:
+      shutdown_requested_ = true;
+      shutdown_deadline_ =
+          Clock::now() + (command.message.flags ? Duration::zero() : std::min(setup_.timeout, kMaxShutdownWait));
       break;
   }
 }
@@ -150,15 +151,16 @@ void PsWorker::arrived(int peer, const Message& message) {
   const auto& partitions = setup_.layout->partitions;
   switch (message.kind) {
     case MessageKind::done:
-      ++num_goodbyes_;
+      ++num_done_;
       return;
     case MessageKind::pushed:
       if (message.partition >= partitions.size())
         throw CommError(CommError::Kind::corrupt, peer,
-                        fmt::format("rank {} acknowledged a partition that this rank did not push", peer));
+                        fmt::format("acknowledgement from rank {}: got partition {}; expected one of {} partitions",
+                                    peer, message.partition, partitions.size()));
       return queue_.acknowledged(push_bytes(static_cast<int>(message.partition)));
     case MessageKind::values: {
-      if (setup_.compression && setup_.compression->of_sums())
+      if (setup_.compression && setup_.compression->compresses_sums())
         setup_.compression->decode_sum(setup_.receive_buffer(static_cast<int>(message.partition)),
                                        static_cast<int>(message.partition), message.step - 1);
       setup_.received(static_cast<int>(message.partition));
@@ -166,7 +168,8 @@ void PsWorker::arrived(int peer, const Message& message) {
       versions_[message.partition] = message.step;
       if (message.stop > 0) stop_ = message.stop;
       counts_.pulled_bytes += message.bytes;
-      counts_.post = messages_->counts();  // a waiter for these weights may read the counts next
+      // updated before the waiting thread wakes, because it may read the counters next
+      counts_.queue = messages_->counts();
       counts_.traffic = messages_->traffic();
       counts_.received.push_back(static_cast<int>(message.partition));
       changed_.notify_all();
@@ -180,9 +183,9 @@ void PsWorker::arrived(int peer, const Message& message) {
   }
 }
 
-void PsWorker::tell() {
+void PsWorker::notify() {
   std::lock_guard lock(mutex_);
-  counts_.post = messages_->counts();
+  counts_.queue = messages_->counts();
   counts_.traffic = messages_->traffic();
   if (const bool pushing = !queue_.empty() || queue_.in_flight() > 0; pushing != pushing_) {
     pushing_ = pushing;

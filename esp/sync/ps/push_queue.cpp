@@ -21,7 +21,8 @@ std::optional<ReadyPush> PushQueue::next() {
 }
 
 void PushQueue::acknowledged(int64_t bytes) {
-  ESP_CHECK(bytes <= in_flight_, "{} bytes acknowledged of {} in flight", bytes, in_flight_);
+  ESP_CHECK(bytes <= in_flight_, "push queue: got an acknowledgement of {} bytes; {} bytes are in flight", bytes,
+            in_flight_);
   in_flight_ -= bytes;
 }
 

@@ -1,6 +1,7 @@
-// Tracks which partitions are ready to be pushed: counts the gradients of each as backward delivers them.
+// Tracks which partitions are ready to be pushed: counts the gradients of each partition as backward completes them.
 //
-// One thread, the one that runs backward. Between `arm` and `flush` each parameter's gradient arrives at most once.
+// Called only from the thread that runs backward. Between `arm` and `flush` each parameter's gradient arrives at most
+// once.
 #pragma once
 
 #include <functional>
@@ -12,10 +13,10 @@ namespace esp::sync {
 
 class ReadyPartitions {
  public:
-  // Sets on_ready of every parameter. `ready` is called once per partition and armed pass.
+  // Sets on_ready of every parameter. `ready` is called once per partition between `arm` and the end of `flush`.
   ReadyPartitions(nn::ParameterList& parameters, const ServerLayout& layout, std::function<void(int partition)> ready);
   void arm();
-  // After backward: calls `untouched` for each parameter without a gradient, and counts it.
+  // After backward: calls `untouched` for each parameter without a gradient, then counts it as complete.
   void flush(const std::function<void(nn::Parameter&)>& untouched);
 
  private:
@@ -23,9 +24,10 @@ class ReadyPartitions {
 
   nn::ParameterList& parameters_;
   std::function<void(int)> ready_;
-  std::vector<std::vector<int>> partitions_;   // by parameter
-  std::vector<int> num_parameters_, missing_;  // by partition
-  std::vector<bool> arrived_;                  // by parameter
+  std::vector<std::vector<int>> partitions_;  // [parameter]: the partitions that contain its elements
+  // [partition]: the number of its parameters, and how many of their gradients have not arrived
+  std::vector<int> num_parameters_, missing_;
+  std::vector<bool> arrived_;  // [parameter]: its gradient has arrived
   bool armed_ = false;
 };
 

@@ -15,10 +15,10 @@ namespace {
 using device::MemoryCategory;
 using tensor::Tensor;
 
-constexpr int kUrgent = -1;  // control messages before payloads
+constexpr int kUrgent = -1;  // urgency of control messages, which are sent before payloads
 
 [[noreturn]] void refuse(int worker, const std::string& what) {
-  throw CommError(CommError::Kind::corrupt, worker, fmt::format("worker {} {}", worker, what));
+  throw CommError(CommError::Kind::corrupt, worker, fmt::format("parameter server: worker {} {}", worker, what));
 }
 
 }  // namespace
@@ -94,13 +94,13 @@ std::byte* ShardServer::receive_buffer(int worker, const Message& message) {
                                  ? options_.compression->push_bytes(static_cast<int>(message.partition))
                                  : static_cast<uint64_t>(partition.count()) * size_of(options_.wire);
   if (message.bytes != due_bytes)
-    refuse(worker, fmt::format("pushed {} bytes for partition {} of {} elements", message.bytes, message.partition,
-                               partition.count()));
+    refuse(worker,
+           fmt::format("pushed {} bytes for partition {}; expected {}", message.bytes, message.partition, due_bytes));
   WorkerState& state = workers_[static_cast<size_t>(worker)];
   const int64_t due = asynchronous() ? state.clock : step_;
   if (message.step != due || state.pushed[place])
-    refuse(worker,
-           fmt::format("pushed partition {} of step {}; expected step {}", message.partition, message.step, due));
+    refuse(worker, fmt::format("pushed partition {} of step {}; expected it once, for step {}", message.partition,
+                               message.step, due));
   return options_.compression ? code_at(state, place) : at(state.range, place, options_.wire);
 }
 
@@ -115,20 +115,23 @@ void ShardServer::arrived(int worker, const Message& message) {
                                           code_at(state, place), message.step);
       state.pushed[place] = true;
       ++state.num_pushed;
-      Message word{MessageKind::pushed};
-      word.partition = message.partition;
-      word.step = message.step;
-      send_(worker, word, nullptr, kUrgent);
+      Message reply{MessageKind::pushed};
+      reply.partition = message.partition;
+      reply.step = message.step;
+      send_(worker, reply, nullptr, kUrgent);
       if (!asynchronous() && ++num_pushes_[place] == layout_.num_workers) combine_partition(place);
       break;
     }
     case MessageKind::apply:
       if (state.apply || message.step != state.clock || !asynchronous())
-        refuse(worker, fmt::format("ended step {} at clock {}", message.step, state.clock));
+        refuse(worker, fmt::format("ended step {}; expected step {}, once, in an asynchronous mode", message.step,
+                                   state.clock));
       state.apply = message;
       break;
     case MessageKind::pull:
-      if (state.pull || !asynchronous()) refuse(worker, "pulled twice");
+      if (state.pull || !asynchronous())
+        refuse(worker,
+               "sent a pull; expected none in synchronous mode, and none before the previous pull was answered");
       state.pull = message;
       break;
     default:
@@ -147,16 +150,16 @@ void ShardServer::combine_partition(size_t place) {
   for (WorkerState& worker : workers_) worker.pushed[place] = false;
   ++num_combined_;
   if (options_.ps.update == "worker") {
-    Message word{MessageKind::values};
-    word.partition = static_cast<uint32_t>(partitions_[place]);
-    word.step = step_ + 1;
-    word.bytes = static_cast<uint64_t>(partition.count()) * size_of(options_.wire);
+    Message reply{MessageKind::values};
+    reply.partition = static_cast<uint32_t>(partitions_[place]);
+    reply.step = step_ + 1;
+    reply.bytes = static_cast<uint64_t>(partition.count()) * size_of(options_.wire);
     const std::byte* send_buffer = out;
-    if (options_.compression && options_.compression->of_sums()) {
-      word.bytes = options_.compression->sum_bytes(partitions_[place]);
+    if (options_.compression && options_.compression->compresses_sums()) {
+      reply.bytes = options_.compression->sum_bytes(partitions_[place]);
       send_buffer = options_.compression->encode_sum(partitions_[place], out, step_);
     }
-    for (int w = 0; w < layout_.num_workers; ++w) send_(w, word, send_buffer, partition.unit);
+    for (int w = 0; w < layout_.num_workers; ++w) send_(w, reply, send_buffer, partition.unit);
     if (aggregated()) {
       num_combined_ = 0;
       ++step_;
@@ -173,7 +176,7 @@ void ShardServer::pause(bool paused) {
 }
 
 void ShardServer::publish() {
-  ESP_CHECK(aggregated(), "{} of {} partitions are combined", num_combined_, partitions_.size());
+  ESP_CHECK(aggregated(), "publish: got {} combined partitions; expected all {}", num_combined_, partitions_.size());
   num_combined_ = 0;
   ++step_;
   for (int w = 0; w < layout_.num_workers; ++w) send_values(w, values_.data(), options_.storage, step_);
@@ -182,24 +185,25 @@ void ShardServer::publish() {
 void ShardServer::send_values(int worker, const void* from, DType type, int64_t version) {
   for (size_t place = 0; place < partitions_.size(); ++place) {
     const Partition& partition = layout_.partitions[static_cast<size_t>(partitions_[place])];
-    Message word{MessageKind::values};
-    word.partition = static_cast<uint32_t>(partitions_[place]);
-    word.step = version;
-    word.stop = stop_;
-    word.bytes = static_cast<uint64_t>(partition.count()) * size_of(type);
+    Message reply{MessageKind::values};
+    reply.partition = static_cast<uint32_t>(partitions_[place]);
+    reply.step = version;
+    reply.stop = stop_;
+    reply.bytes = static_cast<uint64_t>(partition.count()) * size_of(type);
     const auto skip = static_cast<size_t>(partition.begin - first_) * size_of(type);
-    send_(worker, word, static_cast<const std::byte*>(from) + skip, partition.unit);
+    send_(worker, reply, static_cast<const std::byte*>(from) + skip, partition.unit);
   }
 }
 
 bool ShardServer::can_answer(int worker) const {
   const WorkerState& state = workers_[static_cast<size_t>(worker)];
-  if (!state.pull || state.apply || state.clock < state.pull->step) return false;  // its own push comes first
+  // The pull waits until the server has applied this worker's own push.
+  if (!state.pull || state.apply || state.clock < state.pull->step) return false;
   if (options_.ps.mode != "ssp" || (state.pull->flags & Message::kNow)) return true;
   return state.pull->step - slowest() <= options_.ps.staleness;
 }
 
-// Processes everything whose conditions hold.
+// Applies complete pushes and answers pulls until neither is possible.
 void ShardServer::settle() {
   const auto complete = [&](int w) {
     const WorkerState& state = workers_[static_cast<size_t>(w)];
@@ -210,8 +214,8 @@ void ShardServer::settle() {
     if (replayed_ < replay_.size()) {
       const OrderEvent& next = replay_[replayed_];
       if (next.worker >= layout_.num_workers)
-        throw UsageError(fmt::format("sync.replay: event {} has worker {}; the run has {} workers", replayed_ + 1,
-                                     next.worker, layout_.num_workers));
+        throw UsageError(fmt::format("sync.replay: event {}: got worker {}; expected 0 to {}, the workers of this run",
+                                     replayed_ + 1, next.worker, layout_.num_workers - 1));
       const WorkerState& state = workers_[static_cast<size_t>(next.worker)];
       if (next.kind == OrderEvent::Kind::push && complete(next.worker) && state.clock == next.step) {
         apply_push(next.worker);
@@ -239,7 +243,7 @@ void ShardServer::settle() {
 void ShardServer::apply_push(int worker) {
   WorkerState& state = workers_[static_cast<size_t>(worker)];
   if (!(state.apply->flags & Message::kSkip)) {
-    ESP_CHECK(optimizer_, "server {} has no optimizer", index_);
+    ESP_CHECK(optimizer_, "parameter server {}: has no optimizer. Call set_optimizer first", index_);
     kernel::cast(grads_.data(), options_.storage, state.range.data(), options_.wire, grads_.count(), context_.stream);
     optimizer_->step(state.apply->lr / layout_.num_workers, state.apply->factor);
     ++staleness_[version_ - state.read_version];
@@ -256,7 +260,8 @@ void ShardServer::answer_pull(int worker) {
   WorkerState& state = workers_[static_cast<size_t>(worker)];
   const Message pull = *state.pull;
   state.pull.reset();
-  // The stop reaches all workers in time: those at the latest clock get it with the next one.
+  // Sets the stop to two steps after the latest step granted to any worker. So even the most advanced worker receives
+  // the stop in time, with its next pull.
   state.granted = std::max(state.granted, pull.step);
   if ((pull.flags & Message::kStopRequested) && stop_ == 0 && index_ == 0)
     for (const WorkerState& other : workers_) stop_ = std::max(stop_, other.granted + 2);

@@ -1,4 +1,4 @@
-// A server without threads and transport: its answers to messages in any order.
+// Tests a server without threads and transport: the messages it sends in answer to messages in any order.
 #include "esp/sync/ps/server.h"
 
 #include <gtest/gtest.h>
@@ -11,13 +11,13 @@
 namespace esp::sync {
 namespace {
 
-struct Sent {
+struct SentMessage {
   int worker;
   Message message;
   std::vector<float> payload;
 };
 
-struct Served {
+struct ServerFixture {
   device::MemoryAccount account;
   device::MemoryPool pool{account};
   tensor::Context context{{}, &pool};
@@ -26,9 +26,9 @@ struct Served {
   std::unique_ptr<ServerLayout> layout;
   std::unique_ptr<ShardServer> server;
   std::unique_ptr<optim::Optimizer> optimizer;
-  std::vector<Sent> sent;
+  std::vector<SentMessage> sent;
 
-  explicit Served(PsOptions with, int workers = 3) : options(std::move(with)) {
+  explicit ServerFixture(PsOptions with, int workers = 3) : options(std::move(with)) {
     list.begin_unit("one");
     list.add("a", {5}, nn::Init::zeros(), false);
     list.begin_unit("two");
@@ -65,7 +65,7 @@ struct Served {
   void push_all(int worker, int64_t step, float value) {
     for (int p = static_cast<int>(layout->partitions.size()) - 1; p >= 0; --p) push(worker, p, step, value);
   }
-  void say(int worker, MessageKind kind, int64_t step, uint8_t flags = 0) {
+  void deliver(int worker, MessageKind kind, int64_t step, uint8_t flags = 0) {
     Message m{kind};
     m.step = step;
     m.lr = 3;
@@ -74,11 +74,11 @@ struct Served {
   }
   void step_of(int worker, int64_t step, float value) {
     push_all(worker, step, value);
-    say(worker, MessageKind::apply, step);
+    deliver(worker, MessageKind::apply, step);
   }
   int num_values_to(int worker) const {
     int num = 0;
-    for (const Sent& one : sent) num += one.worker == worker && one.message.kind == MessageKind::values;
+    for (const SentMessage& one : sent) num += one.worker == worker && one.message.kind == MessageKind::values;
     return num;
   }
   float value(int64_t at = 0) const { return server->values().as<float>()[at]; }
@@ -92,46 +92,47 @@ PsOptions mode(const std::string& name, int64_t staleness = 1) {
 }
 
 TEST(PsServer, SumsInWorkerOrderForAnyArrivalOrder) {
-  Served served(mode("sync"));
-  // In worker order the large values absorb the small one; in any other order it would survive.
+  ServerFixture served(mode("sync"));
+  // Arrival order is 2, 1, 0. Added in worker order, the large values cancel and the 1 remains. Added in arrival order,
+  // the 1 would be lost.
   served.push_all(2, 0, 1);
   served.push_all(1, 0, -1e8f);
   EXPECT_FALSE(served.server->aggregated());
   served.push_all(0, 0, 1e8f);
   EXPECT_TRUE(served.server->aggregated());
   EXPECT_EQ(served.server->grads().as<float>()[0], (1e8f + -1e8f) + 1);
-  Served other(mode("sync"));
+  ServerFixture other(mode("sync"));
   other.push_all(0, 0, 1);
   other.push_all(1, 0, 1e8f);
   other.push_all(2, 0, -1e8f);
   EXPECT_EQ(other.server->grads().as<float>()[0], (1 + 1e8f) + -1e8f);
 }
 
-TEST(PsServer, PublishesByPriorityOnceAllPushesArrived) {
-  Served served(mode("sync"));
+TEST(PsServer, SendsValuesByPriorityAfterAllPushesArrive) {
+  ServerFixture served(mode("sync"));
   for (int w = 0; w < 3; ++w) served.push_all(w, 0, 1);
   EXPECT_EQ(served.num_values_to(1), 0);
   served.server->publish();
   std::vector<uint32_t> order;
-  for (const Sent& one : served.sent)
+  for (const SentMessage& one : served.sent)
     if (one.worker == 1 && one.message.kind == MessageKind::values) order.push_back(one.message.partition);
   EXPECT_EQ(order, (std::vector<uint32_t>{0, 1, 2, 3}));
   EXPECT_EQ(served.server->step(), 1);
 }
 
-TEST(PsServer, SendsASumOnceCompleteWhereWorkersUpdate) {
+TEST(PsServer, SendsEachSumWhenCompleteIfWorkersUpdateWeights) {
   PsOptions options = mode("sync");
   options.update = "worker";
-  Served served(options);
+  ServerFixture served(options);
   for (int w = 0; w < 3; ++w) served.push(w, 3, 0, static_cast<float>(w + 1));
   for (int w = 0; w < 3; ++w) EXPECT_EQ(served.num_values_to(w), 1);
   EXPECT_EQ(served.sent.back().payload, (std::vector<float>(2, 6)));
 }
 
-TEST(PsServer, AppliesEachPushAtLrOverW) {
-  Served served(mode("async"));
+TEST(PsServer, AppliesEachAsynchronousPushAtLrOverNumWorkers) {
+  ServerFixture served(mode("async"));
   served.step_of(1, 0, 2);
-  EXPECT_FLOAT_EQ(served.value(), -2);  // 3/3 · 2
+  EXPECT_FLOAT_EQ(served.value(), -2);  // the weight changes by −lr/W · gradient = −3/3 · 2
   served.step_of(0, 0, 1);
   EXPECT_FLOAT_EQ(served.value(), -3);
   EXPECT_EQ(served.server->version(), 2);
@@ -139,38 +140,38 @@ TEST(PsServer, AppliesEachPushAtLrOverW) {
 }
 
 TEST(PsServer, AnswersAPullWithAConsistentVersion) {
-  Served served(mode("async"));
+  ServerFixture served(mode("async"));
   served.step_of(0, 0, 1);
-  served.say(0, MessageKind::pull, 1);
-  served.step_of(1, 0, 5);  // after the answer was created
-  for (const Sent& one : served.sent)
+  served.deliver(0, MessageKind::pull, 1);
+  served.step_of(1, 0, 5);  // this step comes after the answer was created, so the answer must not contain it
+  for (const SentMessage& one : served.sent)
     for (const float x : one.payload) EXPECT_FLOAT_EQ(x, -1);
 }
 
 TEST(PsServer, DelaysAPullUntilTheWorkersPushIsApplied) {
-  Served served(mode("async"));
-  served.say(0, MessageKind::pull, 1);
+  ServerFixture served(mode("async"));
+  served.deliver(0, MessageKind::pull, 1);
   EXPECT_EQ(served.num_values_to(0), 0);
   served.step_of(0, 0, 1);
   EXPECT_EQ(served.num_values_to(0), 4);
 }
 
 TEST(PsServer, DelaysApplyUntilTheLastPartitionArrives) {
-  Served served(mode("async"));
+  ServerFixture served(mode("async"));
   for (int p = 1; p < 4; ++p) served.push(0, p, 0, 1);
-  served.say(0, MessageKind::apply, 0);
+  served.deliver(0, MessageKind::apply, 0);
   EXPECT_EQ(served.server->version(), 0);
   served.push(0, 0, 0, 1);
   EXPECT_EQ(served.server->version(), 1);
 }
 
 TEST(PsServer, StaleSynchronousDelaysWorkersBeyondTheBound) {
-  Served served(mode("ssp", 2));
+  ServerFixture served(mode("ssp", 2));
   for (int64_t c = 0; c < 3; ++c) {
     served.step_of(0, c, 1);
-    served.say(0, MessageKind::pull, c + 1);
+    served.deliver(0, MessageKind::pull, c + 1);
   }
-  EXPECT_EQ(served.num_values_to(0), 2 * 4);  // clock 3 is 3 ahead of workers that have not begun
+  EXPECT_EQ(served.num_values_to(0), 2 * 4);  // no answer: clock 3 is 3 ahead of workers at clock 0
   served.step_of(1, 0, 1);
   EXPECT_EQ(served.num_values_to(0), 2 * 4);
   served.step_of(2, 0, 1);
@@ -179,30 +180,30 @@ TEST(PsServer, StaleSynchronousDelaysWorkersBeyondTheBound) {
 }
 
 TEST(PsServer, SkippedPushAdvancesOnlyTheClock) {
-  Served served(mode("async"));
+  ServerFixture served(mode("async"));
   served.push_all(0, 0, 7);
-  served.say(0, MessageKind::apply, 0, Message::kSkip);
+  served.deliver(0, MessageKind::apply, 0, Message::kSkip);
   EXPECT_EQ(served.value(), 0);
   EXPECT_EQ(served.server->version(), 0);
   served.step_of(0, 1, 1);
   EXPECT_FLOAT_EQ(served.value(), -1);
 }
 
-TEST(PsServer, DeliversAStopBeforeAnyWorkerReachesIt) {
-  Served served(mode("async"));
+TEST(PsServer, AnnouncesTheStopStepBeforeAnyWorkerReachesIt) {
+  ServerFixture served(mode("async"));
   served.step_of(1, 0, 1);
-  served.say(1, MessageKind::pull, 1);
+  served.deliver(1, MessageKind::pull, 1);
   served.step_of(0, 0, 1);
-  served.say(0, MessageKind::pull, 1, Message::kStopRequested);
-  EXPECT_EQ(served.server->stop(), 3);  // one may be computing clock 1, and is informed with clock 2
+  served.deliver(0, MessageKind::pull, 1, Message::kStopRequested);
+  EXPECT_EQ(served.server->stop(), 3);  // a worker may be computing clock 1; it gets the stop with clock 2
   EXPECT_EQ(served.sent.back().message.stop, 3);
 }
 
 TEST(PsServer, RejectsInvalidMessages) {
-  Served served(mode("sync"));
+  ServerFixture served(mode("sync"));
   Message m{MessageKind::push};
   m.bytes = 12;
-  EXPECT_THROW(served.server->receive_buffer(0, m), CommError);  // 4 elements are 16 bytes
+  EXPECT_THROW(served.server->receive_buffer(0, m), CommError);  // wrong size: the partition has 4 elements, 16 bytes
   m.bytes = 16;
   m.step = 1;
   EXPECT_THROW(served.server->receive_buffer(0, m), CommError);
@@ -211,9 +212,9 @@ TEST(PsServer, RejectsInvalidMessages) {
   EXPECT_THROW(served.server->receive_buffer(0, m), CommError);
   served.push(0, 0, 0, 1);
   m.partition = 0;
-  EXPECT_THROW(served.server->receive_buffer(0, m), CommError);  // twice
-  EXPECT_THROW(served.say(0, MessageKind::pull, 1), CommError);
-  EXPECT_THROW(served.say(0, MessageKind::values, 1), CommError);
+  EXPECT_THROW(served.server->receive_buffer(0, m), CommError);  // a second push of the same partition
+  EXPECT_THROW(served.deliver(0, MessageKind::pull, 1), CommError);
+  EXPECT_THROW(served.deliver(0, MessageKind::values, 1), CommError);
 }
 
 }  // namespace

@@ -13,19 +13,19 @@ namespace esp::sync {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kGrown = 1e100;       // diverged
-constexpr int64_t kMicro = 1'000'000;  // the queue counts whole bytes: one millionth of a unit here
+constexpr double kDiverged = 1e100;    // |x| beyond which a run counts as diverged
+constexpr int64_t kMicro = 1'000'000;  // the push queue counts integers: one unit of time is 1e6 of its bytes
 
 int64_t micro(double time) {
   return std::llround(time * static_cast<double>(kMicro));
 }
 
-struct Part {
+struct PartitionTransfer {
   int layer;
   double push, pull;
 };
 
-// The next transfer of a link, in submission order.
+// One direction of a link. Transfers run one after another, in submission order.
 struct Link {
   struct Load {
     int part;
@@ -41,10 +41,12 @@ struct Link {
 
 }  // namespace
 
-PushResult run_pushes(const std::vector<PsLayerCost>& layers, const PushPlan& plan) {
-  ESP_CHECK(plan.partition > 0 && plan.credit >= 1, "partitions of {}, credit {}", plan.partition, plan.credit);
+PushResult simulate_pushes(const std::vector<PsLayerCost>& layers, const PushPlan& plan) {
+  ESP_CHECK(plan.partition > 0 && plan.credit >= 1,
+            "simulate_pushes: got partition = {} and credit = {}; expected partition > 0 and credit >= 1",
+            plan.partition, plan.credit);
   const auto num_layers = static_cast<int>(layers.size());
-  std::vector<Part> parts;
+  std::vector<PartitionTransfer> parts;
   std::vector<int> missing(layers.size());
   std::vector<double> yielded(layers.size()), in(layers.size(), 0);
   double backward_end = 0;
@@ -67,12 +69,12 @@ PushResult run_pushes(const std::vector<PsLayerCost>& layers, const PushPlan& pl
   int next_layer = num_layers - 1;
   double now = 0;
   const auto size_of_part = [&](int p) {
-    const Part& part = parts[static_cast<size_t>(p)];
+    const PartitionTransfer& part = parts[static_cast<size_t>(p)];
     return micro(plan.duplex ? std::max(part.push, part.pull) : part.push + part.pull);
   };
   const auto dispatch = [&] {
     while (const auto push = queue.next()) {
-      const Part& part = parts[static_cast<size_t>(push->partition)];
+      const PartitionTransfer& part = parts[static_cast<size_t>(push->partition)];
       up.waiting.push_back({push->partition, false, now, plan.duplex ? part.push : part.push + part.pull});
     }
     while (const auto pull = pulls.next())
@@ -81,14 +83,14 @@ PushResult run_pushes(const std::vector<PsLayerCost>& layers, const PushPlan& pl
   while (next_layer >= 0 || !up.waiting.empty() || !down.waiting.empty()) {
     const double yields = next_layer >= 0 ? yielded[static_cast<size_t>(next_layer)] : kNever;
     now = std::min({yields, up.next_end(), down.next_end()});
-    // Transfers that end now return credit before the next is selected, and both happen before a transfer starts.
+    // At each time: first, transfers that end return their credit; then the next partitions are selected and start.
     for (Link* link : {&up, &down})
       while (!link->waiting.empty() && link->next_end() <= now) {
         const Link::Load load = link->waiting.front();
         run.transfers.push_back({parts[static_cast<size_t>(load.part)].layer, load.pull, now - load.takes, now});
         link->waiting.pop_front();
         link->free_at = now;
-        const Part& part = parts[static_cast<size_t>(load.part)];
+        const PartitionTransfer& part = parts[static_cast<size_t>(load.part)];
         (load.pull ? pulls : queue).acknowledged(size_of_part(load.part));
         if (plan.duplex && !load.pull) {
           pulls.add({load.part, part.layer, size_of_part(load.part)});
@@ -114,18 +116,18 @@ PushResult run_pushes(const std::vector<PsLayerCost>& layers, const PushPlan& pl
   return run;
 }
 
-PaceResult run_paces(const std::vector<double>& step_time, double until, Pace pace, int64_t bound) {
+ClockResult simulate_clocks(const std::vector<double>& step_time, double until, ClockMode pace, int64_t bound) {
   const size_t num = step_time.size();
-  PaceResult run;
+  ClockResult run;
   run.steps.assign(num, 0);
-  std::vector<double> ends(num, kNever);  // of the current step
+  std::vector<double> ends(num, kNever);  // [worker]: time at which its current step ends
   std::vector<int64_t> read(num, 0);
   int64_t version = 0;
   const auto slowest = [&] { return *std::min_element(run.steps.begin(), run.steps.end()); };
   const auto begin_allowed = [&](double now) {
     for (size_t i = 0; i < num; ++i) {
       const int64_t ahead = run.steps[i] - slowest();
-      if (ends[i] != kNever || (pace != Pace::async && ahead > (pace == Pace::sync ? 0 : bound))) continue;
+      if (ends[i] != kNever || (pace != ClockMode::async && ahead > (pace == ClockMode::sync ? 0 : bound))) continue;
       run.largest_gap = std::max(run.largest_gap, ahead);
       read[i] = version;
       ends[i] = now + step_time[i];
@@ -138,7 +140,7 @@ PaceResult run_paces(const std::vector<double>& step_time, double until, Pace pa
     if (now > until) return run;
     ends[next] = kNever;
     ++run.steps[next];
-    if (pace != Pace::sync) {
+    if (pace != ClockMode::sync) {
       ++run.staleness[version - read[next]];
       ++version;
     } else if (slowest() == run.steps[next]) {
@@ -153,7 +155,7 @@ double delayed_descent(double c, int delay, int64_t steps) {
   std::vector<double> x(static_cast<size_t>(delay) + 1, 1);
   for (int64_t k = 0; k < steps; ++k) {
     const double next = x.back() - c * x.front();
-    if (!(std::abs(next) < kGrown)) return kGrown;
+    if (!(std::abs(next) < kDiverged)) return kDiverged;
     x.erase(x.begin());
     x.push_back(next);
   }

@@ -9,75 +9,76 @@ namespace {
 
 const std::vector<PsLayerCost> kThreeLayers = {{1, 1, 0.5, 0.5}, {1, 1, 0.5, 0.5}, {1, 1, 2, 2}};
 
-TEST(PushSchedule, PriorityTakesEightUnitsAndFifoTen) {
+TEST(PushSchedule, PriorityOrderTakesEightTimeUnitsAndFifoOrderTakesTen) {
   PushPlan plan;
   plan.by_priority = false;
-  EXPECT_DOUBLE_EQ(run_pushes(kThreeLayers, plan).time, 10);
+  EXPECT_DOUBLE_EQ(simulate_pushes(kThreeLayers, plan).time, 10);
   plan.by_priority = true;
-  const PushResult run = run_pushes(kThreeLayers, plan);
+  const PushResult run = simulate_pushes(kThreeLayers, plan);
   EXPECT_DOUBLE_EQ(run.time, 8);
   EXPECT_EQ(run.forward_begins, (std::vector<double>{4, 5, 7}));
 }
 
 TEST(PushSchedule, WholeLayerPartitionCannotBePreempted) {
   PushPlan plan;
-  plan.partition = 4;  // layer 3 uses the link from 1 to 5, then layers 1 and 2 need not wait
-  EXPECT_DOUBLE_EQ(run_pushes(kThreeLayers, plan).time, 9);
+  plan.partition = 4;  // layer 3 uses the link from time 1 to 5; after that layers 1 and 2 are sent without waiting
+  EXPECT_DOUBLE_EQ(simulate_pushes(kThreeLayers, plan).time, 9);
 }
 
 TEST(PushSchedule, ExcessCreditAddsQueueingDelay) {
   PushPlan plan;
-  plan.credit = 4;  // all of layer 3 is on the link before layer 2 is ready
-  EXPECT_DOUBLE_EQ(run_pushes(kThreeLayers, plan).time, 10);
+  plan.credit = 4;  // the credit lets all of layer 3 go on the link before layer 2 is ready
+  EXPECT_DOUBLE_EQ(simulate_pushes(kThreeLayers, plan).time, 10);
 }
 
 TEST(PushSchedule, DuplexTakesTheLongerDirection) {
   const std::vector<PsLayerCost> one = {{0, 0, 64, 64}};
   PushPlan plan;
-  EXPECT_DOUBLE_EQ(run_pushes(one, plan).time, 128);
+  EXPECT_DOUBLE_EQ(simulate_pushes(one, plan).time, 128);
   plan.duplex = true;
-  EXPECT_DOUBLE_EQ(run_pushes(one, plan).time, 65);  // plus one partition to fill the pipeline
+  // the longer direction, plus one partition that fills the pipeline
+  EXPECT_DOUBLE_EQ(simulate_pushes(one, plan).time, 65);
   plan.partition = 64;
-  EXPECT_DOUBLE_EQ(run_pushes(one, plan).time, 128);
+  EXPECT_DOUBLE_EQ(simulate_pushes(one, plan).time, 128);
 }
 
 TEST(PushSchedule, EveryPartitionIsSentOnceAndOneAtATime) {
   for (const bool by_priority : {false, true}) {
     PushPlan plan;
     plan.by_priority = by_priority;
-    const PushResult run = run_pushes(kThreeLayers, plan);
+    const PushResult run = simulate_pushes(kThreeLayers, plan);
     EXPECT_EQ(run.transfers.size(), 6u);
     for (size_t i = 1; i < run.transfers.size(); ++i) EXPECT_GE(run.transfers[i].begin, run.transfers[i - 1].end);
   }
 }
 
-// One worker takes four times as long as the others.
+// A step of one worker takes four times as long as a step of the others.
 TEST(WorkerPaces, SlowestWorkerSetsThePaceOnlyInLockstep) {
   const std::vector<double> times = {1, 1, 1, 4};
-  const auto total = [&](Pace pace, int64_t bound) {
-    const PaceResult run = run_paces(times, 100, pace, bound);
+  const auto total = [&](ClockMode pace, int64_t bound) {
+    const ClockResult run = simulate_clocks(times, 100, pace, bound);
     return std::accumulate(run.steps.begin(), run.steps.end(), int64_t{0});
   };
-  EXPECT_EQ(total(Pace::sync, 0), 100);
-  EXPECT_EQ(total(Pace::async, 0), 325);
-  EXPECT_EQ(total(Pace::ssp, 0), total(Pace::sync, 0));
-  EXPECT_GE(total(Pace::async, 0), 400 * 3 / 4);  // (N − 1)/N of the throughput of four fast workers
+  EXPECT_EQ(total(ClockMode::sync, 0), 100);
+  EXPECT_EQ(total(ClockMode::async, 0), 325);
+  EXPECT_EQ(total(ClockMode::ssp, 0), total(ClockMode::sync, 0));
+  EXPECT_GE(total(ClockMode::async, 0), 400 * 3 / 4);  // at least (N − 1)/N of the throughput of four fast workers
 }
 
 TEST(WorkerPaces, ClocksStayWithinTheBound) {
   for (const int64_t bound : {0, 1, 3, 10}) {
-    const PaceResult run = run_paces({1, 1.5, 1, 7}, 200, Pace::ssp, bound);
+    const ClockResult run = simulate_clocks({1, 1.5, 1, 7}, 200, ClockMode::ssp, bound);
     EXPECT_EQ(run.largest_gap, bound);
     for (const int64_t steps : run.steps) EXPECT_LE(steps - run.steps[3], bound + 1);
   }
-  EXPECT_GT(run_paces({1, 1.5, 1, 7}, 200, Pace::async, 0).largest_gap, 100);
+  EXPECT_GT(simulate_clocks({1, 1.5, 1, 7}, 200, ClockMode::async, 0).largest_gap, 100);
 }
 
-TEST(WorkerPaces, StalenessOfEqualWorkersIsTheNumberOfOthers) {
-  const PaceResult run = run_paces({1, 1, 1, 1}, 50, Pace::async, 0);
+TEST(WorkerPaces, StalenessOfEqualWorkersIsTheNumberOfOtherWorkers) {
+  const ClockResult run = simulate_clocks({1, 1, 1, 1}, 50, ClockMode::async, 0);
   EXPECT_EQ(run.staleness.rbegin()->first, 3);
   EXPECT_GT(run.staleness.at(3), 190);
-  EXPECT_EQ(run_paces({1, 1, 1, 1}, 50, Pace::sync, 0).staleness, (std::map<int64_t, int64_t>{{0, 200}}));
+  EXPECT_EQ(simulate_clocks({1, 1, 1, 1}, 50, ClockMode::sync, 0).staleness, (std::map<int64_t, int64_t>{{0, 200}}));
 }
 
 TEST(DelayedDescent, IsStableExactlyBelowTheThreshold) {
@@ -89,11 +90,12 @@ TEST(DelayedDescent, IsStableExactlyBelowTheThreshold) {
   }
 }
 
-TEST(PushPullSeconds, OneServerIsTheBottleneckAndShardsShareIt) {
+TEST(PushPullSeconds, OneServerIsTheBottleneckAndSeveralServersShareTheLoad) {
   EXPECT_DOUBLE_EQ(push_pull_seconds(1e9, 8, 1, 1e9, true), 8);
   EXPECT_DOUBLE_EQ(push_pull_seconds(1e9, 8, 4, 1e9, true), 2);
   EXPECT_DOUBLE_EQ(push_pull_seconds(1e9, 8, 8, 1e9, true), 1);
-  EXPECT_DOUBLE_EQ(push_pull_seconds(1e9, 8, 16, 1e9, true), 1);  // only its own link is used
+  // limited by the worker's link
+  EXPECT_DOUBLE_EQ(push_pull_seconds(1e9, 8, 16, 1e9, true), 1);
   EXPECT_DOUBLE_EQ(push_pull_seconds(1e9, 8, 4, 1e9, false), 4);
 }
 

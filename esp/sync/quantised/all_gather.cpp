@@ -13,21 +13,21 @@ QuantisedGather::QuantisedGather(const NodeGrid& nodes, const tensor::Context& c
       count_(static_cast<size_t>(count)),
       storage_(storage),
       encoding_(encoding),
-      across_(nodes.across.get()),
-      inside_(nodes.inside.get()) {
+      inter_node_(nodes.inter_node.get()),
+      intra_node_(nodes.intra_node.get()) {
   check(encoding);
   size_t at = 0;
   for (int node = 0; node < nodes.num_nodes(); ++node) {
     const size_t theirs = bytes_of(nodes.rank_of(node, nodes.local()));
-    across_.set_send(node, 0, bytes_of(nodes.rank()));
-    across_.set_receive(node, at, theirs);
+    inter_node_.set_send(node, 0, bytes_of(nodes.rank()));
+    inter_node_.set_receive(node, at, theirs);
     at += theirs;
   }
   at = 0;
   for (int local = 0; local < nodes.ranks_per_node(); ++local) {
-    if (local == nodes.local()) continue;  // present on this node
-    inside_.set_send(local, 0, column_bytes(nodes.local()));
-    inside_.set_receive(local, at, column_bytes(local));
+    if (local == nodes.local()) continue;  // these chunks arrived by the exchange across nodes
+    intra_node_.set_send(local, 0, column_bytes(nodes.local()));
+    intra_node_.set_receive(local, at, column_bytes(local));
     at += column_bytes(local);
   }
 }
@@ -47,46 +47,47 @@ size_t QuantisedGather::column_bytes(int local) const {
 }
 
 void QuantisedGather::start(const Tensor& values) {
-  ESP_CHECK(!in_flight(), "a gather of this unit is in flight");
+  ESP_CHECK(!in_flight(), "quantised all-gather: start was called while a gather of this unit is in flight");
   const comm::Chunk own = chunk(nodes_.rank());
-  ESP_CHECK(values.count() == static_cast<int64_t>(own.count), "{} values for a chunk of {}", values.count(),
-            own.count);
-  mine_ = staging(context_, bytes_of(nodes_.rank()));
-  encode(mine_.data(), storage_, values.data(), values.dtype(), own.count, encoding_, context_.stream);
+  ESP_CHECK(values.count() == static_cast<int64_t>(own.count),
+            "quantised all-gather: got {} values; expected {} (this rank's chunk)", values.count(), own.count);
+  own_chunk_ = staging(context_, bytes_of(nodes_.rank()));
+  encode(own_chunk_.data(), storage_, values.data(), values.dtype(), own.count, encoding_, context_.stream);
   advanced_ = false;
-  if (across_.alone()) return advance(Deadline::after(Duration::zero()));
+  if (inter_node_.is_single_rank()) return advance(Deadline::after(Duration::zero()));
   column_ = staging(context_, column_bytes(nodes_.local()));
-  across_.start(mine_.data(), column_.data());
+  inter_node_.start(own_chunk_.data(), column_.data());
 }
 
 void QuantisedGather::advance(Deadline deadline) {
-  ESP_CHECK(in_flight(), "no gather of this unit is in flight");
+  ESP_CHECK(in_flight(), "quantised all-gather: no gather of this unit is in flight. Call start first");
   if (advanced_) return;
-  if (across_.alone()) {
-    column_ = mine_;
+  if (inter_node_.is_single_rank()) {
+    column_ = own_chunk_;
   } else {
-    across_.wait(deadline);
+    inter_node_.wait(deadline);
   }
   advanced_ = true;
-  if (inside_.alone()) return;
+  if (intra_node_.is_single_rank()) return;
   size_t bytes = 0;
   for (int local = 0; local < nodes_.ranks_per_node(); ++local)
     if (local != nodes_.local()) bytes += column_bytes(local);
-  others_ = staging(context_, bytes);
-  inside_.start(column_.data(), others_.data());
+  peer_chunks_ = staging(context_, bytes);
+  intra_node_.start(column_.data(), peer_chunks_.data());
 }
 
 void QuantisedGather::finish(const Tensor& whole, Deadline deadline) {
-  ESP_CHECK(whole.count() == static_cast<int64_t>(count_), "{} elements for a unit of {}", whole.count(), count_);
+  ESP_CHECK(whole.count() == static_cast<int64_t>(count_),
+            "quantised all-gather: got an output of {} elements; expected {} (the whole unit)", whole.count(), count_);
   advance(deadline);
-  inside_.wait(deadline);
-  const std::byte* from = others_.as<std::byte>();
+  intra_node_.wait(deadline);
+  const std::byte* from = peer_chunks_.as<std::byte>();
   for (int local = 0; local < nodes_.ranks_per_node(); ++local) {
     const bool own = local == nodes_.local();
     decode_column(whole, local, own ? column_.as<std::byte>() : from);
     if (!own) from += column_bytes(local);
   }
-  mine_ = column_ = others_ = {};
+  own_chunk_ = column_ = peer_chunks_ = {};
 }
 
 void QuantisedGather::decode_column(const Tensor& whole, int local, const std::byte* from) const {

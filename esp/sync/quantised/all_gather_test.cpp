@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
-#include "esp/sync/quantised/on_nodes.h"
+#include "esp/sync/quantised/testing.h"
 
 namespace esp::sync {
 namespace {
@@ -19,7 +19,7 @@ double weight(size_t i) {
 }
 
 // The expected result on every rank: each chunk quantised separately.
-Tensor expected(const Rank& rank, size_t count, DType dtype, const Encoding& encoding) {
+Tensor expected(const GridRank& rank, size_t count, DType dtype, const Encoding& encoding) {
   Tensor whole = rank.filled(count, dtype, weight);
   for (int k = 0; k < rank.nodes.size(); ++k) {
     const comm::Chunk chunk = comm::chunk_of(count, rank.nodes.size(), k);
@@ -28,19 +28,19 @@ Tensor expected(const Rank& rank, size_t count, DType dtype, const Encoding& enc
   return whole;
 }
 
-Tensor own_chunk(const Rank& rank, size_t count, DType dtype) {
+Tensor own_chunk(const GridRank& rank, size_t count, DType dtype) {
   const comm::Chunk own = comm::chunk_of(count, rank.nodes.size(), rank.rank());
   return rank.filled(own.count, dtype, [&](size_t i) { return weight(own.offset + i); });
 }
 
-uint64_t encoded(const Rank& rank, size_t count, DType dtype, const Encoding& encoding, int k) {
+uint64_t encoded(const GridRank& rank, size_t count, DType dtype, const Encoding& encoding, int k) {
   return formula_bytes(comm::chunk_of(count, rank.nodes.size(), k).count, dtype, encoding);
 }
 
-TEST(QuantisedGather, IsBitIdenticalOnEveryRankAndSendsTheBytesOfTheFormula) {
-  on_every_grid([](Rank& rank) {
+TEST(QuantisedGather, IsBitIdenticalOnEveryRankAndSendsThePredictedBytes) {
+  run_on_every_grid([](GridRank& rank) {
     const NodeGrid& nodes = rank.nodes;
-    uint64_t across = 0, inside = 0;  // expected bytes over all calls so far
+    uint64_t inter_node = 0, intra_node = 0;  // expected bytes of all calls so far
     for (DType dtype : {DType::f32, DType::bf16})
       for (int bits : {0, 8, 4})
         for (size_t count : {1u, 5u, 1000u, 1024u, 1027u}) {
@@ -50,47 +50,48 @@ TEST(QuantisedGather, IsBitIdenticalOnEveryRankAndSendsTheBytesOfTheFormula) {
           QuantisedGather gather(nodes, rank.context, static_cast<int64_t>(count), dtype, encoding);
           Tensor whole = rank.empty(count, dtype);
           gather.start(own_chunk(rank, count, dtype));
-          gather.finish(whole, in_a_minute());
+          gather.finish(whole, one_minute());
           EXPECT_TRUE(same_bits(whole, expected(rank, count, dtype, encoding))) << where;
           EXPECT_EQ(rank.buffers_in_use(), 0u) << where;
 
           const auto peers = static_cast<uint64_t>(nodes.num_nodes() - 1);
-          across += peers * encoded(rank, count, dtype, encoding, rank.rank());
+          inter_node += peers * encoded(rank, count, dtype, encoding, rank.rank());
           for (int node = 0; node < nodes.num_nodes(); ++node)
-            inside += static_cast<uint64_t>(nodes.ranks_per_node() - 1) *
-                      encoded(rank, count, dtype, encoding, nodes.rank_of(node, nodes.local()));
-          ASSERT_EQ(bytes_sent(*nodes.across, comm::Op::all_to_all_v), across) << where;
-          ASSERT_EQ(bytes_sent(*nodes.inside, comm::Op::all_to_all_v), inside) << where;
+            intra_node += static_cast<uint64_t>(nodes.ranks_per_node() - 1) *
+                          encoded(rank, count, dtype, encoding, nodes.rank_of(node, nodes.local()));
+          ASSERT_EQ(bytes_sent(*nodes.inter_node, comm::Op::all_to_all_v), inter_node) << where;
+          ASSERT_EQ(bytes_sent(*nodes.intra_node, comm::Op::all_to_all_v), intra_node) << where;
         }
   });
 }
 
 TEST(QuantisedGather, SendsHalfTheBytesOf16BitValuesPlusScales) {
-  on_nodes(2, 2, [](Rank& rank) {
+  run_on_nodes(2, 2, [](GridRank& rank) {
     constexpr size_t kCount = 4 * 6000;
     QuantisedGather gather(rank.nodes, rank.context, kCount, DType::bf16);
     Tensor whole = rank.empty(kCount, DType::bf16);
     gather.start(own_chunk(rank, kCount, DType::bf16));
-    gather.finish(whole, in_a_minute());
-    EXPECT_EQ(bytes_sent(*rank.nodes.across, comm::Op::all_to_all_v), 6000u + 4 * 3);  // ⌈6000/2048⌉ = 3
-    EXPECT_EQ(bytes_sent(*rank.nodes.inside, comm::Op::all_to_all_v), 2 * (6000u + 4 * 3));
+    gather.finish(whole, one_minute());
+    // 6000 values of one byte and 3 fp32 scales: ⌈6000/2048⌉ = 3 blocks
+    EXPECT_EQ(bytes_sent(*rank.nodes.inter_node, comm::Op::all_to_all_v), 6000u + 4 * 3);
+    EXPECT_EQ(bytes_sent(*rank.nodes.intra_node, comm::Op::all_to_all_v), 2 * (6000u + 4 * 3));
   });
 }
 
 TEST(QuantisedGather, LeavesTheOptimizersWeightsUnchanged) {
-  on_nodes(2, 2, [](Rank& rank) {
+  run_on_nodes(2, 2, [](GridRank& rank) {
     constexpr size_t kCount = 999;
     QuantisedGather gather(rank.nodes, rank.context, kCount, DType::bf16, {8, 100});
     const Tensor master = own_chunk(rank, kCount, DType::f32);
     const Tensor before = tensor::copy_of(rank.context, master, device::MemoryCategory::other);
     Tensor first = rank.empty(kCount, DType::bf16), second = rank.empty(kCount, DType::bf16);
     gather.start(master);
-    gather.finish(first, in_a_minute());
+    gather.finish(first, one_minute());
     gather.start(master);
-    gather.finish(second, in_a_minute());
+    gather.finish(second, one_minute());
     EXPECT_TRUE(same_bits(master, before));
-    EXPECT_TRUE(same_bits(first, second));  // errors do not accumulate
-    // Quantised from fp32 directly, rounded to storage once.
+    EXPECT_TRUE(same_bits(first, second));  // a second gather gives the same bits: errors do not accumulate
+    // Values are quantised directly from fp32 and rounded to the storage type once.
     const Tensor whole = tensor::cast_to(rank.context, expected(rank, kCount, DType::f32, {8, 100}), DType::bf16,
                                          device::MemoryCategory::other);
     EXPECT_TRUE(same_bits(first, whole));
@@ -99,9 +100,9 @@ TEST(QuantisedGather, LeavesTheOptimizersWeightsUnchanged) {
 
 TEST(QuantisedGather, SupportsSeveralUnitsInFlight) {
   for (const char* transport : {"inproc", "auto"})
-    on_nodes(
+    run_on_nodes(
         2, 3,
-        [](Rank& rank) {
+        [](GridRank& rank) {
           const size_t counts[] = {700, 31, 5000};
           std::vector<std::unique_ptr<QuantisedGather>> gathers;
           std::vector<Tensor> wholes;
@@ -114,12 +115,12 @@ TEST(QuantisedGather, SupportsSeveralUnitsInFlight) {
             for (size_t i = 0; i < 3; ++i) {
               Tensor chunk = own_chunk(rank, counts[i], DType::f16);
               gathers[i]->start(chunk);
-              std::memset(chunk.data(), 0xff, chunk.bytes());  // it may be overwritten
+              std::memset(chunk.data(), 0xff, chunk.bytes());  // allowed: the chunk may be overwritten after `start`
             }
-            gathers[1]->advance(in_a_minute());
+            gathers[1]->advance(one_minute());
             for (size_t i : {2u, 0u, 1u}) {
               EXPECT_TRUE(gathers[i]->in_flight());
-              gathers[i]->finish(wholes[i], in_a_minute());
+              gathers[i]->finish(wholes[i], one_minute());
               EXPECT_TRUE(same_bits(wholes[i], expected(rank, counts[i], DType::f16, {})));
             }
           }
@@ -128,21 +129,21 @@ TEST(QuantisedGather, SupportsSeveralUnitsInFlight) {
         transport);
 }
 
-TEST(QuantisedGather, QuantisesWithOneRankToo) {
+TEST(QuantisedGather, QuantisesValuesEvenWithASingleRank) {
   device::MemoryAccount account;
   device::MemoryPool pool(account);
   const NodeGrid nodes = split_by_node(nullptr, 1);
   QuantisedGather gather(nodes, {{}, &pool}, 3, DType::f32, {4, 8});
   std::vector<float> values{7, 1.4f, -2.5f}, whole(3);
   gather.start(Tensor::borrow(values.data(), {3}, DType::f32));
-  gather.finish(Tensor::borrow(whole.data(), {3}, DType::f32), in_a_minute());
+  gather.finish(Tensor::borrow(whole.data(), {3}, DType::f32), one_minute());
   EXPECT_EQ(whole, (std::vector<float>{7, 1, -2}));
 }
 
-TEST(QuantisedGather, FailsWithoutWaitingWhenAPeerIsLost) {
+TEST(QuantisedGather, FailsAtOnceAfterRankFailure) {
   std::promise<void> started;
   bool failed = false;
-  auto body = [&](Rank& rank) {
+  auto body = [&](GridRank& rank) {
     if (rank.rank() == 1) {
       started.get_future().wait_for(std::chrono::seconds(60));
       throw std::runtime_error("gone");
@@ -151,13 +152,13 @@ TEST(QuantisedGather, FailsWithoutWaitingWhenAPeerIsLost) {
     gather.start(own_chunk(rank, 10, DType::f32));
     started.set_value();
     try {
-      gather.finish(rank.empty(10, DType::f32), in_a_minute());
+      gather.finish(rank.empty(10, DType::f32), one_minute());
     } catch (const CommError&) {
       failed = true;
       throw;
     }
   };
-  EXPECT_THROW(on_nodes(2, 1, body), std::runtime_error);
+  EXPECT_THROW(run_on_nodes(2, 1, body), std::runtime_error);
   EXPECT_TRUE(failed);
 }
 

@@ -20,7 +20,7 @@ ByteExchange::~ByteExchange() {
   try {
     work_.wait(Deadline::after(std::chrono::hours(24)));
   } catch (...) {
-    // The next wait on the communicator reports the error.
+    // A destructor must not throw; the next wait on the communicator reports the error.
   }
 }
 
@@ -35,7 +35,7 @@ void ByteExchange::set_receive(int peer, size_t at, size_t bytes) {
 }
 
 void ByteExchange::start(const void* in, void* out) {
-  if (alone()) return;
+  if (is_single_rank()) return;
   comm::Call call;
   call.op = comm::Op::all_to_all_v;
   call.in = in;

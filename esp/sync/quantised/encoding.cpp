@@ -37,7 +37,7 @@ void decode_add(void* sums, DType dtype, const void* encoded, DType wire, size_t
                 const tensor::Context& context) {
   const auto n = static_cast<int64_t>(count);
   if (!encoding.plain()) {
-    ESP_CHECK(dtype == DType::f32, "sums of {}", name_of(dtype));
+    ESP_CHECK(dtype == DType::f32, "decode_add: got sums of type {}; expected f32", name_of(dtype));
     return kernel::dequantize_add(static_cast<float*>(sums), encoded, n, encoding.code(), context.stream);
   }
   if (wire == dtype) return kernel::add_to(sums, encoded, n, dtype, context.stream);

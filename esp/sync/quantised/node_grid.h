@@ -1,7 +1,7 @@
-// The ranks as a grid: G ranks on each of M nodes, rank r = node·G + local. Two-stage collectives use it to reduce
-// traffic on the slow network.
+// The ranks as a grid: G ranks on each of M nodes, rank r = node·G + local. Two-stage collectives use the grid to
+// reduce traffic on the slow network between nodes.
 //
-// Both groups are owned. Every member makes the same calls in the same order on each of them.
+// The grid owns both communicators. All members of a communicator make the same calls in the same order.
 #pragma once
 
 #include <memory>
@@ -11,20 +11,22 @@
 namespace esp::sync {
 
 struct NodeGrid {
-  std::unique_ptr<comm::Communicator> inside;  // the ranks of this node, by local index; null: one rank
-  std::unique_ptr<comm::Communicator> across;  // those with the same local index, by node; null: one rank
+  // the ranks of this node, by local index; null if the grid is a single rank
+  std::unique_ptr<comm::Communicator> intra_node;
+  // the ranks with this local index, by node; null if the grid is a single rank
+  std::unique_ptr<comm::Communicator> inter_node;
 
-  int local() const { return inside ? inside->rank() : 0; }
-  int ranks_per_node() const { return inside ? inside->size() : 1; }
-  int node() const { return across ? across->rank() : 0; }
-  int num_nodes() const { return across ? across->size() : 1; }
+  int local() const { return intra_node ? intra_node->rank() : 0; }
+  int ranks_per_node() const { return intra_node ? intra_node->size() : 1; }
+  int node() const { return inter_node ? inter_node->rank() : 0; }
+  int num_nodes() const { return inter_node ? inter_node->size() : 1; }
   int size() const { return num_nodes() * ranks_per_node(); }
   int rank() const { return rank_of(node(), local()); }
   int rank_of(int node, int local) const { return node * ranks_per_node() + local; }
 };
 
-// Collective; ranks must be numbered node by node. null: one rank. UsageError when the number of ranks on a node does
-// not divide the number of ranks.
+// Creates the grid; collective. Ranks must be numbered node by node; `ranks` is null for a single rank. UsageError
+// unless ranks_per_node divides the number of ranks.
 NodeGrid split_by_node(comm::Communicator* ranks, int ranks_per_node);
 
 }  // namespace esp::sync

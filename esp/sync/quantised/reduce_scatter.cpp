@@ -15,14 +15,14 @@ QuantisedScatter::QuantisedScatter(const NodeGrid& nodes, const tensor::Context&
       dtype_(dtype),
       sum_dtype_(encoding.plain() ? kernel::accumulator_of(dtype) : DType::f32),
       encoding_(encoding),
-      inside_(nodes.inside.get()),
-      across_(nodes.across.get()) {
+      intra_node_(nodes.intra_node.get()),
+      inter_node_(nodes.inter_node.get()) {
   check(encoding);
   size_t from = 0, to = 0;
   for (int local = 0; local < nodes.ranks_per_node(); ++local) {
     if (local != nodes.local()) {
-      inside_.set_send(local, from, column_bytes(local));
-      inside_.set_receive(local, to, column_bytes(nodes.local()));
+      intra_node_.set_send(local, from, column_bytes(local));
+      intra_node_.set_receive(local, to, column_bytes(nodes.local()));
       to += column_bytes(nodes.local());
     }
     from += column_bytes(local);
@@ -31,8 +31,8 @@ QuantisedScatter::QuantisedScatter(const NodeGrid& nodes, const tensor::Context&
   for (int node = 0; node < nodes.num_nodes(); ++node) {
     const size_t theirs = bytes_of(nodes.rank_of(node, nodes.local()), sum_dtype_);
     if (node != nodes.node()) {
-      across_.set_send(node, from, theirs);
-      across_.set_receive(node, to, bytes_of(nodes.rank(), sum_dtype_));
+      inter_node_.set_send(node, from, theirs);
+      inter_node_.set_receive(node, to, bytes_of(nodes.rank(), sum_dtype_));
       to += bytes_of(nodes.rank(), sum_dtype_);
     }
     from += theirs;
@@ -60,12 +60,13 @@ size_t QuantisedScatter::column_count(int local) const {
 }
 
 void QuantisedScatter::start(const Tensor& all) {
-  ESP_CHECK(!in_flight_, "a scatter of this bucket is in flight");
-  ESP_CHECK(all.count() == static_cast<int64_t>(count_) && all.dtype() == dtype_, "{} {} for a bucket of {} {}",
-            all.count(), name_of(all.dtype()), count_, name_of(dtype_));
+  ESP_CHECK(!in_flight_, "quantised reduce-scatter: start was called while a scatter of this bucket is in flight");
+  ESP_CHECK(all.count() == static_cast<int64_t>(count_) && all.dtype() == dtype_,
+            "quantised reduce-scatter: got {} values of type {}; expected {} of type {} (the bucket)", all.count(),
+            name_of(all.dtype()), count_, name_of(dtype_));
   in_flight_ = true;
   advanced_ = false;
-  if (inside_.alone()) {  // chunk k is the node's sum already
+  if (intra_node_.is_single_rank()) {  // one rank per node: the rank's own values are already the sum of the node
     sums_ = tensor::cast_to(context_, all, sum_dtype_, device::MemoryCategory::buffer);
     return advance(Deadline::after(Duration::zero()));
   }
@@ -82,24 +83,24 @@ void QuantisedScatter::start(const Tensor& all) {
       to += bytes_of(rank, dtype_);
     }
   incoming_ = staging(context_, static_cast<size_t>(nodes_.ranks_per_node() - 1) * column_bytes(nodes_.local()));
-  inside_.start(outgoing_.data(), incoming_.data());
+  intra_node_.start(outgoing_.data(), incoming_.data());
 }
 
 void QuantisedScatter::advance(Deadline deadline) {
-  ESP_CHECK(in_flight_, "no scatter of this bucket is in flight");
+  ESP_CHECK(in_flight_, "quantised reduce-scatter: no scatter of this bucket is in flight. Call start first");
   if (advanced_) return;
-  if (!inside_.alone()) {
-    inside_.wait(deadline);
-    sum_inside();
+  if (!intra_node_.is_single_rank()) {
+    intra_node_.wait(deadline);
+    sum_in_node();
   }
   advanced_ = true;
-  if (across_.alone()) return;
+  if (inter_node_.is_single_rank()) return;
   encode_sums();
   incoming_sums_ = staging(context_, static_cast<size_t>(nodes_.num_nodes() - 1) * bytes_of(nodes_.rank(), sum_dtype_));
-  across_.start(encoded_sums_.data(), incoming_sums_.data());
+  inter_node_.start(encoded_sums_.data(), incoming_sums_.data());
 }
 
-void QuantisedScatter::sum_inside() {
+void QuantisedScatter::sum_in_node() {
   const int here = nodes_.local();
   const size_t column = column_bytes(here);
   size_t own_at = 0;
@@ -146,10 +147,12 @@ void QuantisedScatter::encode_sums() {
 
 void QuantisedScatter::finish(const Tensor& sum, Deadline deadline, double factor) {
   const size_t count = chunk(nodes_.rank()).count, bytes = bytes_of(nodes_.rank(), sum_dtype_);
-  ESP_CHECK(sum.count() == static_cast<int64_t>(count), "{} elements for a chunk of {}", sum.count(), count);
+  ESP_CHECK(sum.count() == static_cast<int64_t>(count),
+            "quantised reduce-scatter: got an output of {} elements; expected {} (this rank's chunk)", sum.count(),
+            count);
   advance(deadline);
-  if (!across_.alone()) {
-    across_.wait(deadline);
+  if (!inter_node_.is_single_rank()) {
+    inter_node_.wait(deadline);
     const bool direct = sum.dtype() == sum_dtype_;
     sums_ = direct ? sum : tensor::empty(context_, {sum.count()}, sum_dtype_, device::MemoryCategory::buffer);
     size_t own_at = 0;

@@ -1,10 +1,11 @@
 // hpZ of ZeRO++ (Wang et al. 2023): a secondary shard of a unit's weights over the ranks of a node, so that the gather
 // of backward stays inside the node.
 //
-// After forward's gather each rank keeps chunk `local` of G of the dequantised values, so a later gather in the node is
-// bit-identical. Costs count/G elements of storage on each rank, of category parameter, for the life of the object;
-// sends nothing across nodes. One object per unit, one gather at a time; several units may be in flight when all ranks
-// start and finish them in one order. One thread. Nodes outlive it.
+// After forward's gather each rank keeps chunk `local` (of G) of the dequantised values, so a later gather inside the
+// node is bit-identical. Memory: count/G elements in the storage type on each rank, category parameter, for the life of
+// the object. Nothing is sent across nodes. One object per unit; it supports one gather at a time. Gathers of several
+// units may be in flight if all ranks start and finish them in the same order. All calls come from one thread. The
+// NodeGrid must outlive the object.
 #pragma once
 
 #include "esp/sync/quantised/node_grid.h"
@@ -15,17 +16,17 @@ namespace esp::sync {
 class SecondaryShard {
  public:
   SecondaryShard(const NodeGrid& nodes, const tensor::Context& context, int64_t count, DType storage);
-  ~SecondaryShard();  // waits for what was started, up to the communicator's timeout
+  ~SecondaryShard();  // waits for a gather in flight, up to the communicator's timeout
   SecondaryShard(const SecondaryShard&) = delete;
 
   void keep(const tensor::Tensor& whole);
   bool kept() const { return kept_; }
-  void forget() { kept_ = false; }  // the weights have changed: the next gather covers all ranks
+  void forget() { kept_ = false; }  // call when the weights have changed: the next gather covers all ranks
 
-  // Gathers into `whole`, which must exist until `finish`, from the ranks of this node only.
+  // Begins a gather into `whole` from the ranks of this node only; `whole` must exist until `finish`.
   void start(const tensor::Tensor& whole);
   void finish(Deadline deadline);
-  void gather_inside(const tensor::Tensor& whole, Deadline deadline);
+  void gather_in_node(const tensor::Tensor& whole, Deadline deadline);
   double waited_ms() const { return waited_ms_; }
 
  private:
@@ -35,7 +36,7 @@ class SecondaryShard {
   const comm::Chunk own_;
   const tensor::Tensor shard_;
   bool kept_ = false;
-  tensor::Tensor whole_;  // while a gather is in flight
+  tensor::Tensor whole_;  // destination of the gather in flight
   Work work_;
   double waited_ms_ = 0;
 };

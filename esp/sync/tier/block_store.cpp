@@ -15,21 +15,22 @@
 namespace esp::sync {
 namespace {
 
-constexpr size_t kChunkBytes = size_t{4} << 20;  // large enough for the disk's full rate, small enough for parallelism
+// large enough for the full rate of a disk, small enough to run several in parallel
+constexpr size_t kChunkBytes = size_t{4} << 20;
 constexpr size_t kUringDepth = 256;
 
 struct IoRow {
   std::string_view name;
-  bool uring, threads;  // permitted backends; io_uring first
+  bool uring, threads;  // I/O backends that an option value allows; io_uring is tried first
 };
 constexpr IoRow kIo[] = {{"auto", true, true}, {"uring", true, false}, {"threads", false, true}};
 
 std::unique_ptr<FileIo> make_io(const FileOptions& options, int file, std::vector<std::string>& notes) {
-  const IoRow& row = find_row("file tier's io", kIo, options.io);
+  const IoRow& row = find_row("file tier I/O backend", kIo, options.io);
   if (row.uring) {
     std::string why;
     if (auto io = make_uring_io(file, kUringDepth, why)) return io;
-    if (!row.threads) throw IoError(fmt::format("io = {}: {}. Use io = threads or auto.", options.io, why));
+    if (!row.threads) throw IoError(fmt::format("file tier: io = {}: {}. Use io = threads or auto.", options.io, why));
     notes.push_back(fmt::format("{}; the file tier uses {} threads instead", why, options.num_threads));
   }
   if (options.num_threads < 1)
@@ -47,10 +48,10 @@ bool is_aligned(uint64_t x) {
 
 }  // namespace
 
-BlockStore::Charge::Charge(device::MemoryAccount& of, uint64_t size) : account(of), bytes(size) {
+BlockStore::MemoryCharge::MemoryCharge(device::MemoryAccount& of, uint64_t size) : account(of), bytes(size) {
   account.add(device::MemoryCategory::optimizer, device::MemoryTier::file, bytes);
 }
-BlockStore::Charge::~Charge() {
+BlockStore::MemoryCharge::~MemoryCharge() {
   account.remove(device::MemoryCategory::optimizer, device::MemoryTier::file, bytes);
 }
 
@@ -64,7 +65,7 @@ BlockStore::BlockStore(device::MemoryAccount& account, const FileOptions& option
   for (size_t id = chunks_.size(); id-- > 0;) free_chunks_.push_back(id);
 }
 
-// Destruction returns the memory of transfers to the caller, so it waits for all of them.
+// After destruction the caller may reuse the memory of transfers, so the destructor waits for all of them.
 BlockStore::~BlockStore() {
   waiting_.clear();
   try {
@@ -72,7 +73,7 @@ BlockStore::~BlockStore() {
     while (free_chunks_.size() < chunks_.size() && take_completion(deadline)) {
     }
   } catch (const Error&) {
-    // The file is deleted with the store, so failed writes do not matter.
+    // A failed write does not matter here: the file is deleted with the store.
   }
 }
 
@@ -81,7 +82,7 @@ BlockStore::Ticket BlockStore::read(uint64_t offset, std::span<std::byte> into) 
 }
 
 BlockStore::Ticket BlockStore::write(uint64_t offset, std::span<const std::byte> from) {
-  // Requests of both directions have one form; a write only reads from here.
+  // Reads and writes use the same request type, which has a mutable pointer; a write only reads this memory.
   const Ticket ticket = begin(true, offset, {const_cast<std::byte*>(from.data()), from.size()});
   for (size_t at = 0; at < from.size(); at += kBlockBytes)
     checksums_[(offset + at) / kBlockBytes] = checksum(from.data() + at);
@@ -90,8 +91,11 @@ BlockStore::Ticket BlockStore::write(uint64_t offset, std::span<const std::byte>
 
 BlockStore::Ticket BlockStore::begin(bool writes, uint64_t offset, std::span<std::byte> data) {
   ESP_CHECK(is_aligned(offset) && is_aligned(data.size()) && is_aligned(reinterpret_cast<uintptr_t>(data.data())),
-            "{} bytes at {} of {}", data.size(), offset, file_.path());
-  ESP_CHECK(offset + data.size() <= file_.bytes(), "{} bytes at {} of {}", data.size(), offset, file_.bytes());
+            "{}: unaligned transfer: got {} bytes at offset {}; expected multiples of {}", file_.path(), data.size(),
+            offset, kBlockBytes);
+  ESP_CHECK(offset + data.size() <= file_.bytes(),
+            "{}: transfer past the end: got {} bytes at offset {}; the file has {} bytes", file_.path(), data.size(),
+            offset, file_.bytes());
   if (free_tickets_.empty()) {
     free_tickets_.push_back(transfers_.size());
     transfers_.emplace_back();
@@ -112,29 +116,29 @@ void BlockStore::submit_waiting() {
   while (!waiting_.empty() && !free_chunks_.empty()) {
     const size_t id = free_chunks_.back();
     free_chunks_.pop_back();
-    const Chunk& chunk = chunks_[id] = waiting_.front();
+    const FileChunk& chunk = chunks_[id] = waiting_.front();
     waiting_.pop_front();
-    batch_.push_back({id, transfers_[chunk.ticket].writes, chunk.offset + chunk.moved, chunk.data + chunk.moved,
-                      chunk.bytes - chunk.moved});
+    batch_.push_back({id, transfers_[chunk.ticket].writes, chunk.offset + chunk.transferred,
+                      chunk.data + chunk.transferred, chunk.bytes - chunk.transferred});
   }
   if (!batch_.empty()) io_->submit(batch_);
 }
 
 bool BlockStore::take_completion(Deadline deadline) {
-  FileCompletion answer;
-  if (!io_->next(answer, deadline)) return false;
-  Chunk chunk = chunks_[answer.id];
-  free_chunks_.push_back(answer.id);
-  Transfer& transfer = transfers_[chunk.ticket];
-  if (answer.result <= 0) {  // the file is as long as its blocks, so a transfer of 0 bytes is a failure too
-    if (!transfer.error) transfer.error = answer.result ? static_cast<int>(-answer.result) : EIO;
+  FileCompletion completion;
+  if (!io_->next(completion, deadline)) return false;
+  FileChunk chunk = chunks_[completion.id];
+  free_chunks_.push_back(completion.id);
+  FileTransfer& transfer = transfers_[chunk.ticket];
+  if (completion.result <= 0) {  // no transfer goes past the end of the file, so 0 bytes are an error too
+    if (!transfer.error) transfer.error = completion.result ? static_cast<int>(-completion.result) : EIO;
     --transfer.chunks_left;
     return true;
   }
-  const auto moved = static_cast<size_t>(answer.result);
-  (transfer.writes ? bytes_written_ : bytes_read_) += moved;
-  chunk.moved += moved;
-  if (chunk.moved < chunk.bytes) {
+  const auto transferred = static_cast<size_t>(completion.result);
+  (transfer.writes ? bytes_written_ : bytes_read_) += transferred;
+  chunk.transferred += transferred;
+  if (chunk.transferred < chunk.bytes) {
     waiting_.push_front(chunk);
     return true;
   }
@@ -147,17 +151,17 @@ void BlockStore::wait(Ticket ticket) {
   const Deadline deadline = Deadline::after_ms(options_.timeout_s * 1000);
   while (transfers_[ticket].chunks_left > 0) {
     if (!take_completion(deadline))
-      throw IoError(fmt::format("{}: disk timeout after {} s, {} bytes at {}", file_.path(), options_.timeout_s,
-                                transfers_[ticket].data.size(), transfers_[ticket].offset));
+      throw IoError(fmt::format("{}: disk timeout after {} s: transfer of {} bytes at offset {}", file_.path(),
+                                options_.timeout_s, transfers_[ticket].data.size(), transfers_[ticket].offset));
     submit_waiting();
   }
-  const Transfer done = std::exchange(transfers_[ticket], {});
+  const FileTransfer done = std::exchange(transfers_[ticket], {});
   free_tickets_.push_back(ticket);
   if (done.error == ENOSPC || done.error == EDQUOT || done.error == EFBIG)
-    throw IoError(fmt::format("{}: writing {} bytes at {}: {}", file_.shortage(), done.data.size(), done.offset,
+    throw IoError(fmt::format("{}: writing {} bytes at offset {}: {}", file_.shortage(), done.data.size(), done.offset,
                               errno_text(done.error)));
   if (done.error)
-    throw IoError(fmt::format("{}: {} {} bytes at {}: {}", file_.path(), done.writes ? "writing" : "reading",
+    throw IoError(fmt::format("{}: {} {} bytes at offset {}: {}", file_.path(), done.writes ? "writing" : "reading",
                               done.data.size(), done.offset, errno_text(done.error)));
   if (const auto block = done.damaged_block)
     throw IoError(
@@ -165,8 +169,8 @@ void BlockStore::wait(Ticket ticket) {
                     file_.path(), *block, *block * kBlockBytes, (*block + 1) * kBlockBytes));
 }
 
-// Chunk by chunk as they arrive, while the disk reads the next.
-void BlockStore::verify(const Chunk& chunk, Transfer& transfer) const {
+// Verifies the checksums of one chunk when it arrives, while the disk reads the next chunk.
+void BlockStore::verify(const FileChunk& chunk, FileTransfer& transfer) const {
   for (size_t at = 0; at < chunk.bytes; at += kBlockBytes) {
     const uint64_t block = (chunk.offset + at) / kBlockBytes;
     if (checksum(chunk.data + at) != checksums_[block])

@@ -21,9 +21,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// Environment of a store: memory pools and a folder.
-struct Blocks {
-  explicit Blocks(size_t count, int seed = 0)
+// Block-aligned memory that contains a test pattern.
+struct BlockBuffers {
+  explicit BlockBuffers(size_t count, int seed = 0)
       : data(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, count * kBlockBytes)), &std::free),
         bytes(count * kBlockBytes) {
     for (size_t i = 0; i < bytes; ++i) data.get()[i] = static_cast<std::byte>((i * 31 + i / 4096 + 7) * seed);
@@ -32,7 +32,7 @@ struct Blocks {
     return {data.get() + first * kBlockBytes, count * kBlockBytes};
   }
   std::span<std::byte> all() const { return {data.get(), bytes}; }
-  bool operator==(const Blocks& other) const {
+  bool operator==(const BlockBuffers& other) const {
     return bytes == other.bytes && std::memcmp(data.get(), other.data.get(), bytes) == 0;
   }
   std::unique_ptr<std::byte, decltype(&std::free)> data;
@@ -56,7 +56,7 @@ struct BlockStoreFileTest : testing::Test {
   MemoryAccount account;
 };
 
-// With either I/O backend.
+// Runs with both I/O backends.
 struct BlockStoreTest : BlockStoreFileTest, testing::WithParamInterface<const char*> {
   void SetUp() override {
     std::string why;
@@ -64,14 +64,14 @@ struct BlockStoreTest : BlockStoreFileTest, testing::WithParamInterface<const ch
   }
 };
 
-TEST_P(BlockStoreTest, ReadsBackWritesForAnyNumberInFlight) {
+TEST_P(BlockStoreTest, ReadsBackBlocksWrittenWithManyRequestsInFlight) {
   // 75 transfers of 5 MiB and a remainder: more chunks than either backend has slots.
   constexpr size_t kPieces = 75, kEach = 1283;
   BlockStore store(account, options_in(folder.path(), GetParam()), "t", kPieces * kEach * kBlockBytes);
   EXPECT_EQ(store.io_name(), GetParam());
-  EXPECT_EQ(num_files(folder.path()), 0u);  // the file is unlinked
-  const Blocks out(kPieces * kEach, 5);
-  Blocks in(kPieces * kEach);
+  EXPECT_EQ(num_files(folder.path()), 0u);  // no file is visible: the store unlinked it
+  const BlockBuffers out(kPieces * kEach, 5);
+  BlockBuffers in(kPieces * kEach);
   std::vector<BlockStore::Ticket> tickets;
   for (size_t i = 0; i < kPieces; ++i)
     tickets.push_back(store.write(i * kEach * kBlockBytes, out.span(i * kEach, kEach)));
@@ -83,20 +83,20 @@ TEST_P(BlockStoreTest, ReadsBackWritesForAnyNumberInFlight) {
   EXPECT_EQ(store.bytes_read(), in.bytes);
 }
 
-TEST_P(BlockStoreTest, StartsWithZerosAndRoundsToBlocks) {
+TEST_P(BlockStoreTest, StartsWithZerosAndRoundsSizeUpToBlocks) {
   BlockStore store(account, options_in(folder.path(), GetParam()), "t", 2 * kBlockBytes + 1);
   EXPECT_EQ(store.bytes(), 3 * kBlockBytes);
-  Blocks in(3, 9);
+  BlockBuffers in(3, 9);
   store.wait(store.read(0, in.all()));
-  EXPECT_TRUE(in == Blocks(3, 0));
+  EXPECT_TRUE(in == BlockBuffers(3, 0));
 }
 
 TEST_P(BlockStoreTest, ReportsFileAndBlockOfAFlippedByte) {
   FileOptions options = options_in(folder.path(), GetParam());
   options.keep = true;
   BlockStore store(account, options, "t", 10 * kBlockBytes);
-  const Blocks out(10, 3);
-  Blocks in(10);
+  const BlockBuffers out(10, 3);
+  BlockBuffers in(10);
   store.wait(store.write(0, out.all()));
   {
     std::fstream file(store.path(), std::ios::in | std::ios::out | std::ios::binary);
@@ -104,13 +104,13 @@ TEST_P(BlockStoreTest, ReportsFileAndBlockOfAFlippedByte) {
     file.put(static_cast<char>(~static_cast<int>(out.data.get()[7 * kBlockBytes + 100])));
     ASSERT_TRUE(file.flush());
   }
-  store.wait(store.read(0, in.span(0, 7)));  // other blocks are readable
+  store.wait(store.read(0, in.span(0, 7)));  // the blocks before the damaged one are readable
   EXPECT_THAT(outcome_of([&] {
                 store.wait(store.read(0, in.all()));
                 return std::string("read");
               }),
               AllOf(StartsWith("4 "), HasSubstr(store.path()), HasSubstr("block 7 "), HasSubstr("damaged")));
-  store.wait(store.write(7 * kBlockBytes, out.span(7, 1)));  // a rewritten block is readable
+  store.wait(store.write(7 * kBlockBytes, out.span(7, 1)));  // the damaged block is readable after it is written again
   store.wait(store.read(0, in.all()));
   EXPECT_TRUE(in == out);
 }
@@ -120,7 +120,7 @@ TEST_P(BlockStoreTest, RejectsATruncatedFile) {
   options.keep = true;
   BlockStore store(account, options, "t", 4 * kBlockBytes);
   std::filesystem::resize_file(store.path(), kBlockBytes);
-  Blocks in(4);
+  BlockBuffers in(4);
   EXPECT_THAT(outcome_of([&] {
                 store.wait(store.read(0, in.all()));
                 return std::string("read");
@@ -135,7 +135,7 @@ TEST_P(BlockStoreTest, ReportsNeededAndFreeBytesWhenTheDiskFillsUp) {
     FileOptions options = options_in(folder.path(), io);
     options.reserve = false;
     BlockStore store(account, options, "t", 200 * kBlockBytes);
-    const Blocks out(200, 1);
+    const BlockBuffers out(200, 1);
     store.wait(store.write(0, out.span(0, 100)));
     std::ofstream(folder / "other") << std::string(500 << 10, 'x') << std::flush;
     store.wait(store.write(100 * kBlockBytes, out.span(100, 100)));
@@ -143,14 +143,14 @@ TEST_P(BlockStoreTest, ReportsNeededAndFreeBytesWhenTheDiskFillsUp) {
   });
   if (result == "skip") GTEST_SKIP() << "mounting is not permitted";
   EXPECT_THAT(result, AllOf(StartsWith("4 "), HasSubstr("needs 819200 bytes;"), HasSubstr(" free in " + folder.path()),
-                            HasSubstr(" fit)"), HasSubstr("writing 409600 bytes at 409600")));
+                            HasSubstr(" fit)"), HasSubstr("writing 409600 bytes at offset 409600")));
 }
 
 TEST_P(BlockStoreTest, ReportsAFileSizeLimitLikeAFullDisk) {
   const std::string io = GetParam();
   EXPECT_THAT(in_child([&]() -> std::string {
                 BlockStore store(account, options_in(folder.path(), io), "t", 100 * kBlockBytes);
-                const Blocks out(100, 1);
+                const BlockBuffers out(100, 1);
                 signal(SIGXFSZ, SIG_IGN);
                 const rlimit limit{50 * kBlockBytes, 50 * kBlockBytes};
                 setrlimit(RLIMIT_FSIZE, &limit);
@@ -184,7 +184,7 @@ TEST_F(BlockStoreFileTest, ReservesDiskSpace) {
     if (!mount_privately("tmpfs", folder.path(), "size=1m")) return "skip";
     BlockStore store(account, options_in(folder.path()), "t", 1 << 20);
     std::ofstream(folder / "other") << std::string(500 << 10, 'x') << std::flush;
-    const Blocks out(256, 1);
+    const BlockBuffers out(256, 1);
     store.wait(store.write(0, out.all()));
     return "written";
   });
@@ -196,8 +196,8 @@ TEST_F(BlockStoreFileTest, FallsBackToThePageCacheWithANote) {
   const std::string result = in_child([&]() -> std::string {
     if (!mount_privately("ramfs", folder.path(), "")) return "skip";
     BlockStore store(account, options_in(folder.path()), "t", 8 * kBlockBytes);
-    const Blocks out(8, 1);
-    Blocks in(8);
+    const BlockBuffers out(8, 1);
+    BlockBuffers in(8);
     store.wait(store.write(0, out.all()));
     store.wait(store.read(0, in.all()));
     return fmt::format("{} {} {}", in == out, store.direct(), fmt::join(store.notes(), ";"));
@@ -211,7 +211,7 @@ TEST_F(BlockStoreFileTest, FallsBackToThreadsWithANoteWithoutIoUring) {
   EXPECT_THAT(in_child([&]() -> std::string {
                 if (!forbid_io_uring()) return "skip";
                 BlockStore store(account, options_in(folder.path()), "t", kBlockBytes);
-                const Blocks out(1, 1);
+                const BlockBuffers out(1, 1);
                 store.wait(store.write(0, out.all()));
                 return fmt::format("{} {}", store.io_name(), fmt::join(store.notes(), ";"));
               }),
@@ -224,7 +224,7 @@ TEST_F(BlockStoreFileTest, FallsBackToThreadsWithANoteWithoutIoUring) {
               AllOf(StartsWith("4 "), HasSubstr("io = uring"), HasSubstr("Use io = threads")));
 }
 
-TEST_F(BlockStoreFileTest, ChargesTheFileTierWithinItsBudget) {
+TEST_F(BlockStoreFileTest, CountsFileBytesAndEnforcesTheFileBudget) {
   {
     BlockStore store(account, options_in(folder.path()), "t", 3 * kBlockBytes);
     EXPECT_EQ(account.use(MemoryCategory::optimizer, MemoryTier::file).current, 3 * kBlockBytes);
@@ -235,7 +235,7 @@ TEST_F(BlockStoreFileTest, ChargesTheFileTierWithinItsBudget) {
   EXPECT_EQ(num_files(folder.path()), 0u);
 }
 
-TEST_F(BlockStoreFileTest, RejectsWrongNamesAndFoldersWithAHint) {
+TEST_F(BlockStoreFileTest, SuggestsFixForInvalidBackendNameOrFolder) {
   EXPECT_THAT(outcome_of([&] {
                 BlockStore(account, options_in(folder.path(), "urings"), "t", kBlockBytes);
                 return std::string("made");
@@ -245,7 +245,7 @@ TEST_F(BlockStoreFileTest, RejectsWrongNamesAndFoldersWithAHint) {
                 BlockStore(account, options_in(folder / "nowhere"), "t", kBlockBytes);
                 return std::string("made");
               }),
-              AllOf(StartsWith("4 "), HasSubstr("no such folder")));
+              AllOf(StartsWith("4 "), HasSubstr("folder does not exist")));
 }
 
 }  // namespace

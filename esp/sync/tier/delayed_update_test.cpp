@@ -1,5 +1,5 @@
-// The delayed update compared with its recurrence: w[k+1] = update(w[k], gradient at w[k−1]) from the step after W on,
-// nothing at step W, and no delay before.
+// Compares the delayed update with its recurrence. After step W: w[k+1] = update(w[k], gradient at w[k−1]). Step W
+// changes nothing. Before step W there is no delay.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -15,10 +15,10 @@
 namespace esp::sync {
 namespace {
 
-// Weights, gradients, and a function from weights to gradients; no two steps are equal.
-struct OptimizationProblem {
-  explicit OptimizationProblem(const tensor::Context& c) : context(c) {}
-  virtual ~OptimizationProblem() = default;
+// A test problem: weights, and gradients as a function of weights and step, so that no two steps are equal.
+struct TestProblem {
+  explicit TestProblem(const tensor::Context& c) : context(c) {}
+  virtual ~TestProblem() = default;
   virtual void backward(int64_t step) = 0;
 
   void make(DType type) {
@@ -40,9 +40,9 @@ struct OptimizationProblem {
   nn::ParameterList list;
 };
 
-// Σ a[i]·(w[i] − c[i])² / 2, plus noise.
-struct Quadratic final : OptimizationProblem {
-  Quadratic(const tensor::Context& c, DType type) : OptimizationProblem(c) {
+// Loss: Σ a[i]·(w[i] − c[i])² / 2, plus noise.
+struct Quadratic final : TestProblem {
+  Quadratic(const tensor::Context& c, DType type) : TestProblem(c) {
     list.begin_unit("u");
     list.add("w", {61, 7}, nn::Init::normal(1), true);
     list.add("b", {7}, nn::Init::normal(1), false);
@@ -59,9 +59,9 @@ struct Quadratic final : OptimizationProblem {
   }
 };
 
-// A gated perceptron and a classifier on it, with different inputs every step.
-struct SmallModel final : OptimizationProblem {
-  SmallModel(const tensor::Context& c, DType type) : OptimizationProblem(c), tape(c) {
+// A gated MLP and a classifier on top of it; the inputs differ in every step.
+struct SmallModel final : TestProblem {
+  SmallModel(const tensor::Context& c, DType type) : TestProblem(c), tape(c) {
     list.begin_unit("block");
     nn::MlpOptions options;
     options.dim = 6;
@@ -104,7 +104,7 @@ struct DelayedUpdateTest : testing::TestWithParam<std::tuple<const char*, const 
   obs::TemporaryFolder folder;
   optim::OptimizerOptions rule{.name = "adamw", .weight_decay = 0.1};
 
-  std::unique_ptr<OffloadedOptimizer> offloaded(OptimizationProblem& problem, int64_t delay_after) {
+  std::unique_ptr<OffloadedOptimizer> offloaded(TestProblem& problem, int64_t delay_after) {
     TierOptions options;
     options.placement = std::get<1>(GetParam());
     options.tile = 100;
@@ -114,13 +114,13 @@ struct DelayedUpdateTest : testing::TestWithParam<std::tuple<const char*, const 
     return make_offloaded_optimizer(rule, problem.list, context.stream, host, link, optim::all_units(problem.list),
                                     options);
   }
-  std::unique_ptr<OptimizationProblem> problem() {
+  std::unique_ptr<TestProblem> problem() {
     const DType type = std::get<2>(GetParam());
     if (std::get<0>(GetParam()) == std::string("quadratic")) return std::make_unique<Quadratic>(context, type);
     return std::make_unique<SmallModel>(context, type);
   }
 
-  // The weights after every step, from the recurrence; shares only the device's optimizer with the tested code.
+  // The expected weights after every step, computed by the recurrence with the device optimizer, without offload.
   using Values = std::vector<std::vector<char>>;
   std::vector<Values> recurrence(int64_t delay_after, int64_t steps) {
     const auto p = problem();
@@ -128,7 +128,7 @@ struct DelayedUpdateTest : testing::TestWithParam<std::tuple<const char*, const 
     std::vector<Values> trajectory;
     Values kept;
     for (int64_t k = 0; k < steps; ++k) {
-      p->backward(k);  // at w[k]
+      p->backward(k);  // computes the gradient at w[k]
       if (k < delay_after) {
         optimizer->step(rate(k), scale(k));
       } else {
@@ -145,7 +145,7 @@ struct DelayedUpdateTest : testing::TestWithParam<std::tuple<const char*, const 
   }
 };
 
-TEST_P(DelayedUpdateTest, FollowsItsRecurrenceBitForBit) {
+TEST_P(DelayedUpdateTest, MatchesTheDelayedUpdateFormulaBitForBit) {
   for (const int64_t delay_after : {1, 4}) {
     const auto p = problem();
     auto optimizer = offloaded(*p, delay_after);
@@ -174,7 +174,7 @@ TEST_P(DelayedUpdateTest, AcceptsGradientsDuringAnUpdateInFlight) {
         const int64_t begin = std::max<int64_t>(0, end - 50);
         optimizer->take_gradient(u, begin, unit.grads.slice(begin, end));
       }
-      // The gradients passed to take_gradient are used.
+      // Overwrites the device's gradients: the optimizer must use those that take_gradient received.
       kernel::fill(unit.grads.data(), 1e4, unit.count, unit.grads.dtype(), context.stream);
     }
     optimizer->step(rate(k), scale(k));
@@ -183,7 +183,7 @@ TEST_P(DelayedUpdateTest, AcceptsGradientsDuringAnUpdateInFlight) {
 }
 
 TEST_P(DelayedUpdateTest, ResumesBitForBit) {
-  for (const int64_t stop : {2, 4, 7}) {  // before the delay begins, after its first step, and later
+  for (const int64_t stop : {2, 4, 7}) {  // before the delay begins (step 3), after its first step, and later
     const auto first = problem(), second = problem();
     auto before = offloaded(*first, 3);
     const auto expected = recurrence(3, 12);
@@ -213,7 +213,7 @@ TEST_P(DelayedUpdateTest, ResumesBitForBit) {
   }
 }
 
-TEST_P(DelayedUpdateTest, EveryStepExceptTheFirstDelayedTransfersAll) {
+TEST_P(DelayedUpdateTest, TransfersGradientsInEveryStepAndWeightsExceptInFirstDelayedStep) {
   const auto p = problem();
   auto optimizer = offloaded(*p, 2);
   const uint64_t down = link.bytes_down(), up = link.bytes_up();

@@ -1,8 +1,8 @@
-// Asynchronous file I/O: io_uring, or a thread pool with pread and pwrite. Both accept requests up to their capacity
-// and complete them in any order.
+// Asynchronous file I/O, by io_uring or by a thread pool with pread and pwrite. Both accept requests up to their
+// capacity and complete them in any order.
 //
-// One thread at a time. The file descriptor belongs to the caller and outlives the FileIo; so does the memory of a
-// request until its completion.
+// Only one thread at a time may use a FileIo. The caller owns the file descriptor, which must outlive the FileIo. The
+// memory of a request must exist until the request completes.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct FileRequest {
 
 struct FileCompletion {
   uint64_t id = 0;
-  int64_t result = 0;  // bytes moved, possibly fewer than requested; or −errno
+  int64_t result = 0;  // bytes transferred, possibly fewer than requested; or −errno
 };
 
 class FileIo {
@@ -35,10 +35,11 @@ class FileIo {
   virtual std::string_view name() const = 0;
   virtual size_t capacity() const = 0;  // maximum number of requests in flight
   virtual void submit(std::span<const FileRequest> requests) = 0;
-  virtual bool next(FileCompletion& answer, Deadline deadline) = 0;  // false: none before the deadline
+  // Waits for a completed request. Returns false if none completed before the deadline.
+  virtual bool next(FileCompletion& completion, Deadline deadline) = 0;
 };
 
-// Null when this machine or this build has no io_uring; `why` then says so.
+// Returns null if this machine or this build has no io_uring; then `why` contains the reason.
 std::unique_ptr<FileIo> make_uring_io(int file, size_t depth, std::string& why);
 std::unique_ptr<FileIo> make_thread_io(int file, int num_threads);
 

@@ -1,5 +1,5 @@
-// Weights in a file: each unit's shard begins at a block boundary. One thread serves the file in request order, so
-// reading ahead costs the caller nothing; shards pass through reused buffers in host memory.
+// Weights in a file: each unit's shard begins at a block boundary. One thread serves the file in the order of requests,
+// so reading ahead does not block the caller. Shards pass through reused buffers in host memory.
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -17,7 +17,8 @@
 namespace esp::sync {
 namespace {
 
-constexpr int kMaxPendingWrites = 2;  // shards being written to the file, beside the one being assembled
+// maximum number of shards that wait to be written to the file, not counting the one that is being assembled
+constexpr int kMaxPendingWrites = 2;
 constexpr auto kLongestWait = std::chrono::minutes(10);
 
 size_t whole_blocks(size_t bytes) {
@@ -51,36 +52,36 @@ class FileValues final : public ValueTier {
   }
 
  private:
-  // Block-aligned range inside unaligned memory.
+  // A block-aligned range: `memory` is unaligned, `first` is its first aligned byte.
   struct Buffer {
     tensor::Tensor memory;
     std::byte* first = nullptr;
   };
   struct PendingRead {
-    Buffer* buffer = nullptr;  // null: not requested
+    Buffer* buffer = nullptr;  // null if no read was requested
     Work work;
   };
   size_t bytes_of(int64_t count) const { return static_cast<size_t>(count) * size_of(shape_.type); }
   size_t bytes(size_t unit) const { return bytes_of(shape_.counts[unit]); }
   std::unique_ptr<BlockStore> make_store(const FileOptions& options, uint64_t bytes) const;
-  Buffer* take();
-  void give(Buffer* buffer);
+  Buffer* take_buffer();
+  void return_buffer(Buffer* buffer);
   void read_into(size_t unit, Buffer* buffer, const Work& work);
 
   const ValueShape shape_;
   device::MemoryAccount& account_;
   std::vector<uint64_t> offsets_;
   size_t largest_ = 0;
-  std::unique_ptr<BlockStore> store_;  // owned by the executor's thread
-  mutable std::mutex mutex_;           // guards all below, except the executor
+  std::unique_ptr<BlockStore> store_;  // used by the executor's thread only
+  mutable std::mutex mutex_;           // guards all members below, except the executor
   std::deque<Buffer> buffers_;
   std::vector<Buffer*> free_;
-  std::vector<PendingRead> reads_;  // by unit
+  std::vector<PendingRead> reads_;  // [unit]: the read of its shard, if requested
   FileTraffic traffic_;
-  Buffer* filling_ = nullptr;  // of the writer: the shard being assembled, and its fill
+  Buffer* filling_ = nullptr;  // filling_: the shard that the writer assembles; filled_: its bytes so far
   size_t filled_ = 0;
   std::atomic<int> num_writing_{0};
-  SerialExecutor executor_;  // last member: ends before the objects it uses
+  SerialExecutor executor_;  // last member: its thread ends before the objects that it uses
 };
 
 std::unique_ptr<BlockStore> FileValues::make_store(const FileOptions& options, uint64_t bytes) const {
@@ -93,7 +94,7 @@ std::unique_ptr<BlockStore> FileValues::make_store(const FileOptions& options, u
   }
 }
 
-FileValues::Buffer* FileValues::take() {
+FileValues::Buffer* FileValues::take_buffer() {
   if (!free_.empty()) {
     Buffer* const buffer = free_.back();
     free_.pop_back();
@@ -107,7 +108,7 @@ FileValues::Buffer* FileValues::take() {
   return &made;
 }
 
-void FileValues::give(Buffer* buffer) {
+void FileValues::return_buffer(Buffer* buffer) {
   std::lock_guard lock(mutex_);
   free_.push_back(buffer);
 }
@@ -117,11 +118,11 @@ void FileValues::prefetch(size_t unit) {
   std::lock_guard lock(mutex_);
   PendingRead& pending = reads_[unit];
   if (pending.buffer) return;
-  pending = {take(), Work::pending()};
+  pending = {take_buffer(), Work::pending()};
   executor_.post([this, unit, buffer = pending.buffer, work = pending.work] { read_into(unit, buffer, work); });
 }
 
-// Runs on the executor. An error is stored for the waiter of this shard, and the executor continues.
+// Runs on the executor's thread. An error is passed to the caller that waits for this shard; the executor continues.
 void FileValues::read_into(size_t unit, Buffer* buffer, const Work& work) {
   try {
     const size_t blocks = whole_blocks(bytes(unit));
@@ -157,13 +158,14 @@ void FileValues::release(size_t unit) {
 void FileValues::write(size_t unit, int64_t first, std::span<const std::byte> from) {
   if (first == 0) {
     if (num_writing_ >= kMaxPendingWrites)
-      executor_.wait(Deadline::after(kLongestWait));  // the disk is slower than the writer
+      executor_.wait(Deadline::after(kLongestWait));  // waits, because the disk is slower than the writer
     std::lock_guard lock(mutex_);
-    if (!filling_) filling_ = take();
+    if (!filling_) filling_ = take_buffer();
     filled_ = 0;
   }
-  ESP_CHECK(bytes_of(first) == filled_ && filled_ + from.size() <= bytes(unit), "elements from {} on of unit {}", first,
-            unit);
+  ESP_CHECK(bytes_of(first) == filled_ && filled_ + from.size() <= bytes(unit),
+            "write to unit {}: got {} bytes from element {}; expected elements in order and within the shard", unit,
+            from.size(), first);
   if (from.empty()) return;
   device::transfer(filling_->first + filled_, from.data(), from.size());
   filled_ += from.size();
@@ -174,7 +176,7 @@ void FileValues::write(size_t unit, int64_t first, std::span<const std::byte> fr
   executor_.post([this, unit, blocks, buffer = std::exchange(filling_, nullptr)] {
     store_->wait(store_->write(offsets_[unit], {buffer->first, blocks}));
     --num_writing_;
-    give(buffer);
+    return_buffer(buffer);
     std::lock_guard lock(mutex_);
     traffic_.written += bytes(unit);
     traffic_.padding_written += blocks - bytes(unit);

@@ -1,4 +1,4 @@
-// The table of state tiers, and the tier in host memory.
+// The list of state tiers, and the state tier in host memory.
 #include <deque>
 #include <numeric>
 #include <utility>
@@ -13,7 +13,7 @@ namespace {
 class HostState final : public StateTier {
  public:
   explicit HostState(const StateShape& shape) : plan_(*shape.plan) {
-    // Only CPU threads access it, so the memory need not be pinned.
+    // Only CPU threads access this memory, so it need not be pinned.
     for (const DType type : shape.slots) {
       const device::HostBuffer& memory =
           memory_.emplace_back(shape.host->account(), static_cast<size_t>(plan_.count) * size_of(type),
@@ -31,7 +31,8 @@ class HostState final : public StateTier {
     next_ = 0;
   }
   void visit_next(size_t num, const Visit& visit) override {
-    ESP_CHECK(next_ + num <= order_.size(), "{} tiles from {} on of {}", num, next_, order_.size());
+    ESP_CHECK(next_ + num <= order_.size(), "visit_next: got {} tiles from index {}; the order has {} tiles", num,
+              next_, order_.size());
     for (const size_t end = next_ + num; next_ < end; ++next_) {
       const TilePlan::Tile& tile = plan_.tiles[order_[next_]];
       for (size_t slot = 0; slot < slots_.size(); ++slot)

@@ -1,4 +1,4 @@
-// The table of value tiers, and the tier in host memory.
+// The list of value tiers, and the value tier in host memory.
 #include "esp/base/table.h"
 #include "esp/device/gpu.h"
 #include "esp/sync/tier/value_tier.h"
@@ -18,7 +18,8 @@ class HostValues final : public ValueTier {
   void write(size_t unit, int64_t first, std::span<const std::byte> from) override {
     const tensor::Tensor& to = shards_[unit];
     const size_t skip = static_cast<size_t>(first) * size_of(to.dtype());
-    ESP_CHECK(skip + from.size() <= to.bytes(), "{} bytes from {} on of {}", from.size(), skip, to.bytes());
+    ESP_CHECK(skip + from.size() <= to.bytes(), "write to unit {}: got {} bytes from byte {}; the shard has {} bytes",
+              unit, from.size(), skip, to.bytes());
     device::transfer(to.as<std::byte>() + skip, from.data(), from.size());
   }
 

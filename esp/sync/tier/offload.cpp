@@ -7,14 +7,14 @@ std::unique_ptr<OffloadedOptimizer> Offload::make_optimizer(const optim::Optimiz
                                                             const device::Stream& stream,
                                                             std::vector<optim::OptimizerShard> owned,
                                                             const TierOptions& tier) {
-  TierOptions placed = tier;
-  placed.values = values_;
-  auto made = make_offloaded_optimizer(options, parameters, stream, host_, link_, std::move(owned), placed);
+  TierOptions tier_options = tier;
+  tier_options.values = values_;
+  auto made = make_offloaded_optimizer(options, parameters, stream, host_, link_, std::move(owned), tier_options);
   optimizer_ = made.get();
   return made;
 }
 
-void Offload::take(size_t owned, int64_t first, const tensor::Tensor& piece, bool add) {
+void Offload::take_gradient(size_t owned, int64_t first, const tensor::Tensor& piece, bool add) {
   optimizer_->take_gradient(owned, first, piece, add);
 }
 
@@ -34,7 +34,7 @@ std::vector<std::string> Offload::notes() const {
   return optimizer_ ? optimizer_->notes() : std::vector<std::string>();
 }
 
-tensor::Tensor Offload::taken(size_t owned) {
+tensor::Tensor Offload::gradient(size_t owned) {
   return optimizer_->gradient(owned);
 }
 

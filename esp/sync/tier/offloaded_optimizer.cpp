@@ -9,7 +9,7 @@
 
 #include "esp/base/error.h"
 #include "esp/kernel/elementwise.h"
-#include "esp/kernel/halves.h"
+#include "esp/kernel/split_master.h"
 
 namespace esp::sync {
 namespace {
@@ -17,10 +17,13 @@ namespace {
 DType storage_of(std::span<const optim::OptimizerShard> owned) {
   for (const optim::OptimizerShard& one : owned) {
     const int64_t count = one.range.end - one.range.begin;
-    ESP_CHECK(one.values.count() == count && one.values.dtype() == owned[0].values.dtype(), "[{}, {}) of unit {}",
-              one.range.begin, one.range.end, one.range.unit);
+    ESP_CHECK(one.values.count() == count && one.values.dtype() == owned[0].values.dtype(),
+              "owned range [{}, {}) of unit {}: got {} values of type {}; expected {} of type {}", one.range.begin,
+              one.range.end, one.range.unit, one.values.count(), name_of(one.values.dtype()), count,
+              name_of(owned[0].values.dtype()));
     ESP_CHECK(!one.grads.defined() || (one.grads.count() == count && one.grads.dtype() == one.values.dtype()),
-              "gradients of [{}, {}) of unit {}", one.range.begin, one.range.end, one.range.unit);
+              "owned range [{}, {}) of unit {}: count or type of the gradients differs from that of the values",
+              one.range.begin, one.range.end, one.range.unit);
   }
   return owned.empty() ? DType::f32 : owned[0].values.dtype();
 }
@@ -41,7 +44,7 @@ const TierOptions& checked(const TierOptions& options) {
 
 }  // namespace
 
-OffloadedOptimizer::OffloadedOptimizer(std::unique_ptr<optim::Rule> rule, const nn::ParameterList& parameters,
+OffloadedOptimizer::OffloadedOptimizer(std::unique_ptr<optim::UpdateRule> rule, const nn::ParameterList& parameters,
                                        const device::Stream& stream, device::MemoryPool& host, device::HostLink& link,
                                        std::vector<optim::OptimizerShard> owned, const TierOptions& options)
     : rule_(std::move(rule)),
@@ -52,9 +55,9 @@ OffloadedOptimizer::OffloadedOptimizer(std::unique_ptr<optim::Rule> rule, const 
       owned_(std::move(owned)),
       type_(storage_of(owned_)),
       plan_(plan_tiles(parameters, owned_, options.tile, options.early)),
-      taken_(options.early ? tensor::Tensor()
-                           : tensor::Tensor(host, {plan_.count}, type_, device::MemoryCategory::gradient)),
-      updating_(taken_),
+      gradients_(options.early ? tensor::Tensor()
+                               : tensor::Tensor(host, {plan_.count}, type_, device::MemoryCategory::gradient)),
+      updating_(gradients_),
       covered_(owned_.size()),
       uploads_("esp-up") {
   if (options.split_master && type_ != DType::bf16)
@@ -75,8 +78,8 @@ OffloadedOptimizer::OffloadedOptimizer(std::unique_ptr<optim::Rule> rule, const 
       while (tile < plan_.tiles.size() && plan_.tiles[tile].begin < begin) ++tile;
       first_tiles_.push_back(tile);
     }
-    for (size_t range = owned_.size(); range-- > 0;) walk_.push_back(range);
-    downs_ = std::make_unique<SerialExecutor>("esp-down");
+    for (size_t range = owned_.size(); range-- > 0;) range_order_.push_back(range);
+    downloads_ = std::make_unique<SerialExecutor>("esp-down");
   }
   if (options.delay_after > 0 || options.early) {
     if (options.host_threads > 1)
@@ -92,60 +95,62 @@ std::byte* OffloadedOptimizer::at(const tensor::Tensor& flat, int64_t element) c
 
 void OffloadedOptimizer::take_gradient(size_t range, int64_t first, const tensor::Tensor& piece, bool add) {
   const optim::UnitRange& of = owned_[range].range;
-  const Span span{first, first + piece.count()};
-  ESP_CHECK(piece.dtype() == type_ && first >= 0 && span.end <= of.end - of.begin, "[{}, {}) of [{}, {})", first,
-            span.end, of.begin, of.end);
+  const ElementSpan span{first, first + piece.count()};
+  ESP_CHECK(piece.dtype() == type_ && first >= 0 && span.end <= of.end - of.begin,
+            "take_gradient: got elements [{}, {}) of type {}; expected elements within [0, {}) of type {}", first,
+            span.end, name_of(piece.dtype()), of.end - of.begin, name_of(type_));
   if (options_.early) {
     ESP_CHECK(!add && piece.count() == of.end - of.begin,
-              "early update: got [{}, {}) of [{}, {}) alone; expected the whole range", first, span.end, of.begin,
-              of.end);
-    return take_early(range, piece);
+              "early update: got elements [{}, {}); expected the whole range [0, {}), once", first, span.end,
+              of.end - of.begin);
+    return start_early_update(range, piece);
   }
-  std::byte* const place = at(taken_, plan_.begins[range] + first);
+  std::byte* const to_host = at(gradients_, plan_.begins[range] + first);
   if (add) {
     const tensor::Tensor term(host_, {piece.count()}, type_, device::MemoryCategory::buffer);
     link_.down(term.data(), piece.data(), piece.bytes(), stream_);
-    kernel::add_to(place, term.data(), piece.count(), type_, device::host_side(stream_));
+    kernel::add_to(to_host, term.data(), piece.count(), type_, device::host_side(stream_));
   } else {
-    link_.down(place, piece.data(), piece.bytes(), stream_);
+    link_.down(to_host, piece.data(), piece.bytes(), stream_);
   }
-  // Keeps the spans sorted and merges adjacent ones.
-  std::vector<Span>& spans = covered_[range];
-  auto from = std::find_if(spans.begin(), spans.end(), [&](const Span& s) { return s.end >= span.begin; });
-  auto to = std::find_if(from, spans.end(), [&](const Span& s) { return s.begin > span.end; });
-  Span joined = span;
-  if (from != to) joined = {std::min(span.begin, from->begin), std::max(span.end, std::prev(to)->end)};
-  spans.insert(spans.erase(from, to), joined);
+  // Keeps the received spans of the range sorted and merges adjacent ones.
+  std::vector<ElementSpan>& spans = covered_[range];
+  auto from = std::find_if(spans.begin(), spans.end(), [&](const ElementSpan& s) { return s.end >= span.begin; });
+  auto to = std::find_if(from, spans.end(), [&](const ElementSpan& s) { return s.begin > span.end; });
+  ElementSpan merged = span;
+  if (from != to) merged = {std::min(span.begin, from->begin), std::max(span.end, std::prev(to)->end)};
+  spans.insert(spans.erase(from, to), merged);
 }
 
 tensor::Tensor OffloadedOptimizer::gradient(size_t range) const {
-  ESP_CHECK(!options_.early, "early updates store no gradients");
+  ESP_CHECK(!options_.early, "gradient: not available, because an early update stores no gradients");
   const optim::UnitRange& of = owned_[range].range;
-  return taken_.slice(plan_.begins[range], plan_.begins[range] + of.end - of.begin);
+  return gradients_.slice(plan_.begins[range], plan_.begins[range] + of.end - of.begin);
 }
 
 void OffloadedOptimizer::drop_gradients() {
-  ESP_CHECK(seen_.empty(), "gradients of an early update cannot be dropped");
+  ESP_CHECK(arrived_.empty(), "drop_gradients: an early update has already used gradients of this step");
   for (auto& spans : covered_) spans.clear();
 }
 
-// Copies ranges without taken gradients down now, whole.
-void OffloadedOptimizer::collect() {
+// Copies gradients to the host for each range of which take_gradient has received nothing.
+void OffloadedOptimizer::copy_missing_gradients() {
   for (size_t range = 0; range < owned_.size(); ++range) {
     const int64_t count = owned_[range].range.end - owned_[range].range.begin;
     if (covered_[range].empty() && owned_[range].grads.defined()) take_gradient(range, 0, owned_[range].grads);
     ESP_CHECK(count == 0 || (covered_[range].size() == 1 && covered_[range][0].end - covered_[range][0].begin == count),
-              "range {}: gradients are missing", range);
+              "step: gradients of range {} are incomplete; expected all {} elements", range, count);
   }
   drop_gradients();
 }
 
 void OffloadedOptimizer::finish_update() {
-  if (updates_) updates_->wait(in_time());
+  if (updates_) updates_->wait(deadline());
 }
 
 void OffloadedOptimizer::open_step(double lr, double grad_scale) {
-  ESP_CHECK(options_.early && !open_, "open_step: early updates only, once per step");
+  ESP_CHECK(options_.early, "open_step: needs options.early = true (each range is updated when its gradients arrive)");
+  ESP_CHECK(!open_, "open_step: called a second time in one step; expected once");
   finish_update();
   release_states();
   open_ = true;
@@ -153,7 +158,7 @@ void OffloadedOptimizer::open_step(double lr, double grad_scale) {
   opened_ = Work::pending();
   updates_->post([this, work = opened_] {
     try {
-      state_->begin(StateTier::Access::update, tiles_of(walk_));
+      state_->begin(StateTier::Access::update, tiles_of(range_order_));
       work.complete();
     } catch (...) {
       work.fail(std::current_exception());
@@ -168,20 +173,20 @@ std::vector<size_t> OffloadedOptimizer::tiles_of(std::span<const size_t> ranges)
   return tiles;
 }
 
-// This thread keeps the piece until it was copied: if another thread dropped the last handle, memory would be freed at
-// an unpredictable time.
-void OffloadedOptimizer::take_early(size_t range, const tensor::Tensor& piece) {
-  ESP_CHECK(open_, "range {}: open_step was not called", range);
-  wait_for_coming(kMaxPendingRanges);
-  auto there = std::make_shared<device::GpuEvent>(stream_.device);
-  there->record(stream_);
+// The calling thread keeps `piece` until it has been copied. If the update thread dropped the last handle, the memory
+// would be freed at an unpredictable time.
+void OffloadedOptimizer::start_early_update(size_t range, const tensor::Tensor& piece) {
+  ESP_CHECK(open_, "take_gradient: gradients of range {} arrived before open_step was called", range);
+  wait_for_pending(kMaxPendingRanges);
+  auto gradients_ready = std::make_shared<device::GpuEvent>(stream_.device);
+  gradients_ready->record(stream_);
   const Work done = Work::pending();
-  coming_.push_back(PendingGradients{done, piece});
-  updates_->post([this, range, from = static_cast<const std::byte*>(piece.data()), there, done] {
+  pending_gradients_.push_back(PendingGradients{done, piece});
+  updates_->post([this, range, from = static_cast<const std::byte*>(piece.data()), gradients_ready, done] {
     try {
       opened_.wait(Deadline::after_ms(0));
-      walk_to(range);
-      update_range(range, from, there);
+      advance_to(range);
+      update_range(range, from, gradients_ready);
       done.complete();
     } catch (...) {
       done.fail(std::current_exception());
@@ -189,79 +194,79 @@ void OffloadedOptimizer::take_early(size_t range, const tensor::Tensor& piece) {
   });
 }
 
-void OffloadedOptimizer::wait_for_coming(size_t most) {
-  while (coming_.size() > most) {
-    coming_.front().done.wait(in_time());
-    coming_.pop_front();
+void OffloadedOptimizer::wait_for_pending(size_t limit) {
+  while (pending_gradients_.size() > limit) {
+    pending_gradients_.front().done.wait(deadline());
+    pending_gradients_.pop_front();
   }
 }
 
-// A changed order of gradients changes the order of read-ahead.
-void OffloadedOptimizer::walk_to(size_t range) {
-  const size_t at = seen_.size();
-  ESP_CHECK(std::find(seen_.begin(), seen_.end(), range) == seen_.end(), "range {}: gradients arrived twice in a step",
-            range);
-  if (walk_[at] != range) {
-    const auto from = walk_.begin() + static_cast<std::ptrdiff_t>(at);
-    std::rotate(from, std::find(from, walk_.end(), range), std::find(from, walk_.end(), range) + 1);
+// If `range` is not the next one in the order, moves `range` to the front of the ranges still to come and restarts the
+// read-ahead with this new order.
+void OffloadedOptimizer::advance_to(size_t range) {
+  const size_t at = arrived_.size();
+  ESP_CHECK(std::find(arrived_.begin(), arrived_.end(), range) == arrived_.end(),
+            "range {}: gradients arrived twice in a step", range);
+  if (range_order_[at] != range) {
+    const auto from = range_order_.begin() + static_cast<std::ptrdiff_t>(at);
+    std::rotate(from, std::find(from, range_order_.end(), range), std::find(from, range_order_.end(), range) + 1);
     state_->end();
-    state_->begin(StateTier::Access::update, tiles_of(std::span(walk_).subspan(at)));
+    state_->begin(StateTier::Access::update, tiles_of(std::span(range_order_).subspan(at)));
   }
-  seen_.push_back(range);
+  arrived_.push_back(range);
 }
 
-// On the update thread: tiles are copied down ahead of it, and their weights up behind it.
+// Runs on the update thread. The gradients of later tiles are copied to the host during the update of a tile; its
+// weights are copied to the device after it.
 void OffloadedOptimizer::update_range(size_t range, const std::byte* piece,
-                                      const std::shared_ptr<device::GpuEvent>& there) {
+                                      const std::shared_ptr<device::GpuEvent>& gradients_ready) {
   const size_t first = first_tiles_[range], num = first_tiles_[range + 1] - first, stage = next_stage_;
-  const auto place = [&](size_t i) {
+  const auto to_host = [&](size_t i) {
     return at(stages_, static_cast<int64_t>((stage + i) % kNumStages) * plan_.largest);
   };
-  const auto values_place = [&](size_t i) {
-    return place(i) + bytes(static_cast<int64_t>(kNumStages) * plan_.largest);
-  };
-  std::vector<Work> falling(num);
-  const auto fall = [&](size_t i) {
+  const auto values_at = [&](size_t i) { return to_host(i) + bytes(static_cast<int64_t>(kNumStages) * plan_.largest); };
+  std::vector<Work> downloads(num);
+  const auto start_download = [&](size_t i) {
     const TilePlan::Tile& tile = plan_.tiles[first + i];
-    falling[i] = Work::pending();
-    downs_->post([this, &tile, to = place(i), values = values_place(i),
-                  from = piece + bytes(tile.begin - plan_.begins[range]), risen = rising_[(stage + i) % kNumStages],
-                  there, work = falling[i]] {
-      try {
-        risen.wait(in_time());
-        if (options_.split_master) fetch_values(tile.segments[0], values, beside());
-        link_.down(to, from, bytes(tile.count()), beside(), there.get());
-        work.complete();
-      } catch (...) {
-        work.fail(std::current_exception());
-      }
-    });
+    downloads[i] = Work::pending();
+    downloads_->post(
+        [this, &tile, to = to_host(i), values = values_at(i), from = piece + bytes(tile.begin - plan_.begins[range]),
+         previous_upload = stage_uploads_[(stage + i) % kNumStages], gradients_ready, work = downloads[i]] {
+          try {
+            previous_upload.wait(deadline());
+            if (options_.split_master) fetch_values(tile.segments[0], values, host_stream());
+            link_.down(to, from, bytes(tile.count()), host_stream(), gradients_ready.get());
+            work.complete();
+          } catch (...) {
+            work.fail(std::current_exception());
+          }
+        });
   };
   const device::Stream host{.device = {}, .pool = host_threads_.get(), .queue = nullptr};
   size_t i = 0;
   try {
-    for (size_t ahead = 0; ahead < std::min(num, kNumStages - 1); ++ahead) fall(ahead);
+    for (size_t ahead = 0; ahead < std::min(num, kNumStages - 1); ++ahead) start_download(ahead);
     state_->visit_next(num, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
-      falling[i].wait(in_time());
-      update_tile(tile, slots, place(i), values_place(i), now_, host);
-      const Work risen = rising_[(stage + i) % kNumStages] = Work::pending();
-      uploads_.post([this, &tile, values = place(i), risen] {
+      downloads[i].wait(deadline());
+      update_tile(tile, slots, to_host(i), values_at(i), now_, host);
+      const Work upload = stage_uploads_[(stage + i) % kNumStages] = Work::pending();
+      uploads_.post([this, &tile, values = to_host(i), upload] {
         try {
-          send_up(tile, values, beside());
-          risen.complete();
+          upload_values(tile, values, host_stream());
+          upload.complete();
         } catch (...) {
-          risen.fail(std::current_exception());
+          upload.fail(std::current_exception());
         }
       });
-      if (i + kNumStages - 1 < num) fall(i + kNumStages - 1);
+      if (i + kNumStages - 1 < num) start_download(i + kNumStages - 1);
       ++i;
     });
   } catch (...) {
-    // Copies to the host must end before their memory is reused.
+    // Copies to the host must end before the caller reuses their memory.
     try {
-      downs_->wait(in_time());
+      downloads_->wait(deadline());
     } catch (const Error&) {
-      // The first error is being thrown already.
+      // Ignored, because the first error is being thrown already.
     }
     throw;
   }
@@ -271,23 +276,25 @@ void OffloadedOptimizer::update_range(size_t range, const std::byte* piece,
 void OffloadedOptimizer::step(double lr, double grad_scale) {
   if (options_.early) {
     ESP_CHECK(open_ && lr == now_.lr && grad_scale == now_.grad_scale,
-              "step({}, {}): arguments differ from those of open_step", lr, grad_scale);
-    wait_for_coming(0);
-    ESP_CHECK(seen_.size() == owned_.size(), "gradients arrived for {} of {} ranges", seen_.size(), owned_.size());
-    for (const Work& risen : rising_) risen.wait(in_time());
+              "step: got lr = {} and grad_scale = {}; expected {} and {}, as in a preceding open_step", lr, grad_scale,
+              now_.lr, now_.grad_scale);
+    wait_for_pending(0);
+    ESP_CHECK(arrived_.size() == owned_.size(), "step: got the gradients of {} ranges; expected all {}",
+              arrived_.size(), owned_.size());
+    for (const Work& upload : stage_uploads_) upload.wait(deadline());
     state_->end();
-    seen_.clear();
+    arrived_.clear();
     open_ = false;
     ++num_steps_;
     return;
   }
-  collect();
+  copy_missing_gradients();
   release_states();
   finish_update();
   const optim::UpdateStep step{lr, grad_scale, ++num_steps_, false};
   const bool delayed = options_.delay_after > 0 && num_steps_ > options_.delay_after;
   if (delayed) install_ahead();
-  std::swap(taken_, updating_);
+  std::swap(gradients_, updating_);
   if (!delayed) {
     update(step, device::host_side(stream_), true);
     pending_ = PendingWeights::none;
@@ -300,9 +307,9 @@ void OffloadedOptimizer::step(double lr, double grad_scale) {
 void OffloadedOptimizer::update(const optim::UpdateStep& step, const device::Stream& stream, bool install) {
   state_->sweep(StateTier::Access::update, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
     update_tile(tile, slots, at(updating_, tile.begin), nullptr, step, stream);
-    if (install) uploads_.post([this, &tile] { send_up(tile, at(updating_, tile.begin), beside()); });
+    if (install) uploads_.post([this, &tile] { upload_values(tile, at(updating_, tile.begin), host_stream()); });
   });
-  if (install) uploads_.wait(in_time());
+  if (install) uploads_.wait(deadline());
 }
 
 void OffloadedOptimizer::update_tile(const TilePlan::Tile& tile, std::span<std::byte* const> slots, std::byte* tile_at,
@@ -310,12 +317,12 @@ void OffloadedOptimizer::update_tile(const TilePlan::Tile& tile, std::span<std::
   const DType master_type = tensor::accumulation_type(type_);
   auto* const lower = reinterpret_cast<uint16_t*>(slots[0]);
   std::byte* const master = options_.split_master ? master_.as<std::byte>() : slots[0];
-  if (options_.split_master) kernel::join_halves(master_.as<float>(), values, lower, tile.count(), stream);
-  for (const TilePlan::Run& run : tile.runs) {
-    const size_t skip = static_cast<size_t>(run.begin - tile.begin) * size_of(master_type);
-    std::byte* const both = tile_at + bytes(run.begin - tile.begin);
-    if (!run.updated) {
-      kernel::cast(both, type_, master + skip, master_type, run.end - run.begin, stream);
+  if (options_.split_master) kernel::join_master_weights(master_.as<float>(), values, lower, tile.count(), stream);
+  for (const TilePlan::UpdateRange& part : tile.update_ranges) {
+    const size_t skip = static_cast<size_t>(part.begin - tile.begin) * size_of(master_type);
+    std::byte* const both = tile_at + bytes(part.begin - tile.begin);
+    if (!part.updated) {
+      kernel::cast(both, type_, master + skip, master_type, part.end - part.begin, stream);
       continue;
     }
     kernel::StepBuffers buffers;
@@ -324,15 +331,15 @@ void OffloadedOptimizer::update_tile(const TilePlan::Tile& tile, std::span<std::
     buffers.grad = both;
     for (size_t i = 0; i < rule_->slots().size(); ++i)
       (rule_->slots()[i] == "m" ? buffers.m : buffers.v) = slots[i + 1] + skip;
-    buffers.count = run.end - run.begin;
+    buffers.count = part.end - part.begin;
     buffers.grad_type = type_;
-    step.decay = run.decay;
+    step.decay = part.decay;
     rule_->update(buffers, step, stream);
   }
-  if (options_.split_master) kernel::split_halves(lower, master_.as<float>(), tile.count(), stream);
+  if (options_.split_master) kernel::split_master_weights(lower, master_.as<float>(), tile.count(), stream);
 }
 
-void OffloadedOptimizer::send_up(const TilePlan::Tile& tile, std::byte* values, const device::Stream& stream) {
+void OffloadedOptimizer::upload_values(const TilePlan::Tile& tile, std::byte* values, const device::Stream& stream) {
   for (const TilePlan::Segment& segment : tile.segments) {
     std::byte* const from = values + bytes(segment.begin - tile.begin);
     const size_t size = bytes(segment.end - segment.begin);
@@ -344,11 +351,11 @@ void OffloadedOptimizer::send_up(const TilePlan::Tile& tile, std::byte* values, 
   }
 }
 
-std::byte* OffloadedOptimizer::place_of(const TilePlan::Tile& tile) const {
+std::byte* OffloadedOptimizer::staging_of(const TilePlan::Tile& tile) const {
   return options_.early ? at(stages_, 0) : at(updating_, tile.begin);
 }
 
-// The current weights.
+// Copies the current weights of a segment to host memory.
 void OffloadedOptimizer::fetch_values(const TilePlan::Segment& segment, std::byte* to, const device::Stream& stream) {
   const int64_t count = segment.end - segment.begin;
   const optim::OptimizerShard& owned = owned_[segment.range];
@@ -358,23 +365,24 @@ void OffloadedOptimizer::fetch_values(const TilePlan::Segment& segment, std::byt
   if (segment.first + count == owned.range.end - owned.range.begin) options_.values->release(unit);
 }
 
-// Installs the weights of the last delayed update, now that the device has computed with the old ones.
+// Copies the weights of the last delayed update to the device. The device no longer needs the old weights.
 void OffloadedOptimizer::install_ahead() {
-  ESP_CHECK(!options_.early);
+  ESP_CHECK(!options_.early, "install_ahead: early updates install their weights themselves");
   if (pending_ == PendingWeights::master)
     state_->sweep(StateTier::Access::read, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
       kernel::cast(at(updating_, tile.begin), type_, slots[0], tensor::accumulation_type(type_), tile.count(),
                    device::host_side(stream_));
     });
   if (pending_ != PendingWeights::none)
-    for (const TilePlan::Tile& tile : plan_.tiles) send_up(tile, place_of(tile), stream_);
+    for (const TilePlan::Tile& tile : plan_.tiles) upload_values(tile, staging_of(tile), stream_);
 }
 
 void OffloadedOptimizer::fill_master(StateTier::Access access) {
   const DType master_type = tensor::accumulation_type(type_);
   state_->sweep(access, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
-    std::byte* const values = place_of(tile);
-    if (options_.split_master) {  // the weights are the upper half of the master copy
+    std::byte* const values = staging_of(tile);
+    if (options_
+            .split_master) {  // the weights are the upper 16 bits of each master value; only the lower bits are reset
       kernel::fill(slots[0], 0, tile.count(), DType::bf16, device::host_side(stream_));
     } else {
       for (const TilePlan::Segment& segment : tile.segments)
@@ -390,14 +398,14 @@ void OffloadedOptimizer::fill_master(StateTier::Access access) {
 void OffloadedOptimizer::refresh_master() {
   finish_update();
   release_states();
-  drop_gradients();  // without delay the weights overwrote the gradients
+  drop_gradients();  // without delay the last update overwrote the gradients with weights
   fill_master(StateTier::Access::update);
   pending_ = PendingWeights::none;
 }
 
-// Where the weights are as precise as the master copy they are the only slot shown, as by the optimizer on the device,
-// so that checkpoints of the two are equal; unless the master copy is ahead.
-bool OffloadedOptimizer::shows_master() const {
+// The master copy is exposed if it contains more than the weights: if it is more precise, or one update ahead (delayed
+// update). Otherwise it is hidden, as with the device optimizer, so that both write equal checkpoints.
+bool OffloadedOptimizer::exposes_master() const {
   return type_ != tensor::accumulation_type(type_) || options_.delay_after > 0;
 }
 
@@ -405,130 +413,131 @@ std::span<optim::OptimizerState> OffloadedOptimizer::states() {
   finish_update();
   if (!states_.empty()) return states_;
   if (state_->whole().empty() || options_.split_master) {
-    show_by_tiles();
+    expose_tiled_states();
   } else {
-    show_whole();
+    expose_whole_states();
   }
   return states_;
 }
 
-void OffloadedOptimizer::show_whole() {
+void OffloadedOptimizer::expose_whole_states() {
   const std::span<const tensor::Tensor> slots = state_->whole();
   for (size_t range = 0; range < owned_.size(); ++range) {
     const optim::UnitRange& of = owned_[range].range;
     const auto show = [&](std::string_view slot, const tensor::Tensor& flat) {
       states_.push_back({slot, of, flat.slice(plan_.begins[range], plan_.begins[range] + of.end - of.begin)});
     };
-    if (shows_master()) show("master", slots[0]);
+    if (exposes_master()) show("master", slots[0]);
     for (size_t i = 0; i < rule_->slots().size(); ++i) show(rule_->slots()[i], slots[i + 1]);
   }
 }
 
-// Every segment of every tile is a separate state, in storage order.
-void OffloadedOptimizer::show_by_tiles() {
-  shown_ = {};
+// Exposes each segment of each tile as a separate state, in storage order.
+void OffloadedOptimizer::expose_tiled_states() {
+  exposed_ = {};
   const DType type = tensor::accumulation_type(type_);
   std::vector<std::string_view> names;
-  if (shows_master()) names.push_back("master");
+  if (exposes_master()) names.push_back("master");
   names.insert(names.end(), rule_->slots().begin(), rule_->slots().end());
   for (size_t i = 0; i < names.size(); ++i)
-    shown_.slots.emplace_back(host_, tensor::Shape{plan_.largest}, type, device::MemoryCategory::buffer);
+    exposed_.slots.emplace_back(host_, tensor::Shape{plan_.largest}, type, device::MemoryCategory::buffer);
   for (size_t tile = 0; tile < plan_.tiles.size(); ++tile)
     for (size_t slot = 0; slot < names.size(); ++slot)
       for (const TilePlan::Segment& segment : plan_.tiles[tile].segments) {
         const optim::UnitRange& of = owned_[segment.range].range;
         const int64_t begin = of.begin + segment.first, count = segment.end - segment.begin;
-        const Place place{tile, slot, segment.begin - plan_.tiles[tile].begin};
-        states_.push_back({names[slot],
-                           {of.unit, begin, begin + count},
-                           tensor::Tensor::borrow(nullptr, {count}, type),
-                           [this, place](int64_t first, const tensor::Tensor& to) {
-                             load_shown(place.tile);
-                             const int64_t from = place.first + first;
-                             std::memcpy(to.data(), shown_.slots[place.slot].slice(from, from + to.count()).data(),
-                                         to.bytes());
-                           },
-                           [this, state = states_.size()](const tensor::Tensor& from) { take_shown(state, from); }});
-        shown_.places.push_back(place);
+        const StateLocation location{tile, slot, segment.begin - plan_.tiles[tile].begin};
+        states_.push_back(
+            {names[slot],
+             {of.unit, begin, begin + count},
+             tensor::Tensor::borrow(nullptr, {count}, type),
+             [this, location](int64_t first, const tensor::Tensor& to) {
+               load_exposed_tile(location.tile);
+               const int64_t from = location.first + first;
+               std::memcpy(to.data(), exposed_.slots[location.slot].slice(from, from + to.count()).data(), to.bytes());
+             },
+             [this, state = states_.size()](const tensor::Tensor& from) { store_exposed_state(state, from); }});
+        exposed_.locations.push_back(location);
       }
 }
 
-// The whole master copy: the weights are its upper half.
-void OffloadedOptimizer::load_shown(size_t tile) {
-  if (shown_.tile == tile) return;
-  if (!shown_.tile || shown_.next != tile) {
+// Loads one tile of the exposed states. A split master copy is assembled: its upper half is the weights.
+void OffloadedOptimizer::load_exposed_tile(size_t tile) {
+  if (exposed_.tile == tile) return;
+  if (!exposed_.tile || exposed_.next != tile) {
     std::vector<size_t> order(plan_.tiles.size() - tile);
     std::iota(order.begin(), order.end(), tile);
     state_->begin(StateTier::Access::read, std::move(order));
   }
-  shown_.tile.reset();
+  exposed_.tile.reset();
   state_->visit_next(1, [&](const TilePlan::Tile& of, std::span<std::byte* const> slots) {
-    const size_t hidden = shows_master() ? 0 : 1;
-    for (size_t i = 0; i < shown_.slots.size(); ++i) {
-      const tensor::Tensor to = shown_.slots[i].slice(0, of.count());
+    const size_t hidden = exposes_master() ? 0 : 1;
+    for (size_t i = 0; i < exposed_.slots.size(); ++i) {
+      const tensor::Tensor to = exposed_.slots[i].slice(0, of.count());
       if (i > 0 || !options_.split_master) {
         std::memcpy(to.data(), slots[i + hidden], to.bytes());
         continue;
       }
-      fetch_values(of.segments[0], place_of(of), stream_);
-      kernel::join_halves(to.as<float>(), place_of(of), reinterpret_cast<const uint16_t*>(slots[0]), of.count(),
-                          device::host_side(stream_));
+      fetch_values(of.segments[0], staging_of(of), stream_);
+      kernel::join_master_weights(to.as<float>(), staging_of(of), reinterpret_cast<const uint16_t*>(slots[0]),
+                                  of.count(), device::host_side(stream_));
     }
   });
-  shown_.tile = tile;
-  shown_.next = tile + 1;
+  exposed_.tile = tile;
+  exposed_.next = tile + 1;
 }
 
-void OffloadedOptimizer::take_shown(size_t state, const tensor::Tensor& values) {
-  ESP_CHECK(state == shown_.num_taken, "state {} of {} written after {} states", state, states_.size(),
-            shown_.num_taken);
+void OffloadedOptimizer::store_exposed_state(size_t state, const tensor::Tensor& values) {
+  ESP_CHECK(state == exposed_.num_taken, "restore: got state {} of {}; expected state {} next", state, states_.size(),
+            exposed_.num_taken);
   if (state == 0) {
-    shown_.tile.reset();
+    exposed_.tile.reset();
     std::vector<size_t> order(plan_.tiles.size());
     std::iota(order.begin(), order.end(), size_t{0});
     state_->begin(StateTier::Access::write, std::move(order));
   }
-  const Place& place = shown_.places[state];
-  const tensor::Tensor to = shown_.slots[place.slot].slice(place.first, place.first + values.count());
+  const StateLocation& location = exposed_.locations[state];
+  const tensor::Tensor to = exposed_.slots[location.slot].slice(location.first, location.first + values.count());
   std::memcpy(to.data(), values.data(), to.bytes());
-  ++shown_.num_taken;
-  if (shown_.num_taken < states_.size() && shown_.places[shown_.num_taken].tile == place.tile) return;
+  ++exposed_.num_taken;
+  if (exposed_.num_taken < states_.size() && exposed_.locations[exposed_.num_taken].tile == location.tile) return;
   state_->visit_next(
-      1, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) { write_shown_states(tile, slots); });
+      1, [&](const TilePlan::Tile& tile, std::span<std::byte* const> slots) { write_exposed_states(tile, slots); });
 }
 
-// After a restore of a split master copy the weights are recomputed from it, so that they are its rounding.
-void OffloadedOptimizer::write_shown_states(const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
-  const size_t hidden = shows_master() ? 0 : 1;
+// After a restore of a split master copy, the weights are set to the rounded master copy.
+void OffloadedOptimizer::write_exposed_states(const TilePlan::Tile& tile, std::span<std::byte* const> slots) {
+  const size_t hidden = exposes_master() ? 0 : 1;
   const device::Stream host = device::host_side(stream_);
   if (hidden > 0) kernel::fill(slots[0], 0, tile.count(), tensor::accumulation_type(type_), host);
-  for (size_t i = 0; i < shown_.slots.size(); ++i) {
-    const tensor::Tensor from = shown_.slots[i].slice(0, tile.count());
+  for (size_t i = 0; i < exposed_.slots.size(); ++i) {
+    const tensor::Tensor from = exposed_.slots[i].slice(0, tile.count());
     if (i > 0 || !options_.split_master) {
       std::memcpy(slots[i + hidden], from.data(), from.bytes());
       continue;
     }
-    kernel::split_halves(reinterpret_cast<uint16_t*>(slots[0]), from.as<float>(), tile.count(), host);
-    kernel::cast(place_of(tile), type_, from.data(), DType::f32, tile.count(), host);
-    send_up(tile, place_of(tile), stream_);
+    kernel::split_master_weights(reinterpret_cast<uint16_t*>(slots[0]), from.as<float>(), tile.count(), host);
+    kernel::cast(staging_of(tile), type_, from.data(), DType::f32, tile.count(), host);
+    upload_values(tile, staging_of(tile), stream_);
   }
 }
 
 void OffloadedOptimizer::states_restored() {
   finish_update();
-  if (shown_.num_taken > 0) {
-    ESP_CHECK(shown_.num_taken == states_.size(), "{} of {} states were restored", shown_.num_taken, states_.size());
+  if (exposed_.num_taken > 0) {
+    ESP_CHECK(exposed_.num_taken == states_.size(), "restore: got {} states; expected all {}", exposed_.num_taken,
+              states_.size());
     state_->end();
   }
   release_states();
   drop_gradients();
-  if (!shows_master()) fill_master(StateTier::Access::update);
-  pending_ = shows_master() ? PendingWeights::master : PendingWeights::none;
+  if (!exposes_master()) fill_master(StateTier::Access::update);
+  pending_ = exposes_master() ? PendingWeights::master : PendingWeights::none;
 }
 
 void OffloadedOptimizer::release_states() {
   states_.clear();
-  shown_ = {};
+  exposed_ = {};
 }
 
 std::unique_ptr<OffloadedOptimizer> make_offloaded_optimizer(const optim::OptimizerOptions& options,
@@ -537,7 +546,7 @@ std::unique_ptr<OffloadedOptimizer> make_offloaded_optimizer(const optim::Optimi
                                                              device::HostLink& link,
                                                              std::vector<optim::OptimizerShard> owned,
                                                              const TierOptions& tier) {
-  return std::make_unique<OffloadedOptimizer>(optim::make_rule(options), parameters, stream, host, link,
+  return std::make_unique<OffloadedOptimizer>(optim::make_update_rule(options), parameters, stream, host, link,
                                               std::move(owned), tier);
 }
 

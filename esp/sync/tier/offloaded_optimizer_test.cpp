@@ -26,7 +26,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr int64_t kCount = 2 * (37 * 19 + 19 + 5);  // of the list below
+constexpr int64_t kCount = 2 * (37 * 19 + 19 + 5);  // number of elements in the list that build() creates
 
 struct OffloadedOptimizerTest : testing::Test {
   explicit OffloadedOptimizerTest(int num_threads = 2) : threads(num_threads) {}
@@ -38,7 +38,7 @@ struct OffloadedOptimizerTest : testing::Test {
   device::HostLink link;
   obs::TemporaryFolder folder;
 
-  // Odd sizes, with and without weight decay.
+  // Parameters with odd sizes, with and without weight decay.
   void build(nn::ParameterList& list, DType type) {
     for (const char* unit : {"a", "b"}) {
       list.begin_unit(unit);
@@ -72,7 +72,7 @@ struct OffloadedOptimizerTest : testing::Test {
     return options;
   }
 };
-// For tests that fork: in a child of a multi-threaded process locks may stay held.
+// For tests that fork: one thread only, because in the child of a multi-threaded process locks may stay held.
 struct ForkedOffloadedOptimizerTest : OffloadedOptimizerTest {
   ForkedOffloadedOptimizerTest() : OffloadedOptimizerTest(1) {}
 };
@@ -82,8 +82,8 @@ std::vector<std::vector<char>> values_of(const nn::ParameterList& list) {
   for (const auto& unit : list.units()) all.push_back(bytes_of(unit.values));
   return all;
 }
-// By slot and unit, so that optimizers with different orders and ranges are comparable. An owned range of a unit is
-// one.
+// State bytes by slot and unit, so that optimizers with different orders and ranges are comparable. The owned ranges of
+// a unit are joined.
 using States = std::map<std::pair<std::string, int>, std::vector<char>>;
 States states_of(optim::Optimizer& optimizer) {
   States all;
@@ -133,19 +133,20 @@ TEST_P(OffloadedOptimizerPlacement, EqualsTheDeviceOptimizerBitForBit) {
       }
 }
 
-TEST_P(OffloadedOptimizerPlacement, AcceptsPiecesInAnyOrder) {
+TEST_P(OffloadedOptimizerPlacement, AcceptsGradientPiecesInAnyOrder) {
   nn::ParameterList here, there;
   build(here, DType::bf16);
   build(there, DType::bf16);
   auto flat = optim::make_optimizer(rule("adamw"), here, context);
-  // A shard: the end of one unit and the beginning of the next; its gradients have no memory on the device.
+  // The rank owns the end of one unit and the beginning of the next. The gradients of its shard have no memory on the
+  // device.
   const auto& units = there.units();
   const int64_t n = units[0].count;
   std::vector<optim::OptimizerShard> owned{{{0, 300, n}, units[0].values.slice(300, n), {}},
                                            {{1, 0, 201}, units[1].values.slice(0, 201), {}}};
   auto far = make_offloaded_optimizer(rule("adamw"), there, context.stream, host, link, owned, tier(GetParam()));
   for (int64_t step = 1; step <= 3; ++step) {
-    set_gradients(there, step + 10);  // of a skipped step
+    set_gradients(there, step + 10);  // gradients of a skipped step
     far->take_gradient(1, 0, units[1].grads.slice(0, 201));
     if (step == 2) far->drop_gradients();
     set_gradients(here, step);
@@ -165,10 +166,10 @@ TEST_P(OffloadedOptimizerPlacement, AcceptsPiecesInAnyOrder) {
   build(untouched, DType::bf16);
   EXPECT_EQ(bytes_of(units[0].values.slice(0, 300)), bytes_of(untouched.units()[0].values.slice(0, 300)));
   far->take_gradient(0, 0, units[0].grads.slice(300, 500));
-  EXPECT_THROW(far->step(1e-2, 1), InternalError);  // a missing gradient
+  EXPECT_THROW(far->step(1e-2, 1), InternalError);  // throws, because the gradient of one range is missing
 }
 
-TEST_P(OffloadedOptimizerPlacement, CountsEveryByteOfLinkAndFile) {
+TEST_P(OffloadedOptimizerPlacement, CountsEveryByteSentOverLinkAndFile) {
   for (const auto& [type, name, slots] :
        {std::tuple{DType::bf16, "adamw", 3}, {DType::f32, "adamw", 3}, {DType::f16, "sgd", 2}}) {
     nn::ParameterList list;
@@ -190,11 +191,12 @@ TEST_P(OffloadedOptimizerPlacement, CountsEveryByteOfLinkAndFile) {
   }
 }
 
-TEST_P(OffloadedOptimizerPlacement, ChargesStateToItsTier) {
+TEST_P(OffloadedOptimizerPlacement, CountsStateBytesInTheirMemoryTier) {
   nn::ParameterList list;
   build(list, DType::bf16);
   const uint64_t on_device = account.use(MemoryTier::device).current;
-  account.set_budget(MemoryTier::device, on_device);  // exact fit
+  // sets the budget to the bytes in use, so that any further allocation on the device would fail
+  account.set_budget(MemoryTier::device, on_device);
   auto optimizer = offloaded(list, tier(GetParam(), 500));
   for (int64_t step = 1; step <= 2; ++step) {
     set_gradients(list, step);
@@ -207,11 +209,12 @@ TEST_P(OffloadedOptimizerPlacement, ChargesStateToItsTier) {
   const uint64_t file = account.use(MemoryCategory::optimizer, MemoryTier::file).current;
   if (in_file) {
     EXPECT_GE(file, 12u * kCount);
-    EXPECT_LT(file, 12u * kCount + 4 * 4096);  // three tiles, each rounded to a block
+    // at most the state plus rounding: three tiles, each rounded up to a block
+    EXPECT_LT(file, 12u * kCount + 4 * 4096);
   } else {
     EXPECT_EQ(file, 0u);
   }
-  // Shown by tiles, with at most one of them in memory.
+  // Exposing the states must hold at most one tile in memory.
   const uint64_t before = account.use(MemoryTier::host).current;
   account.reset_peaks();
   size_t shown = 0;
@@ -258,7 +261,7 @@ TEST_P(OffloadedOptimizerPlacement, TransfersStatesBetweenPlacementsAndTheDevice
   }
 }
 
-TEST_P(OffloadedOptimizerPlacement, RefreshingTheMasterKeepsTheMoments) {
+TEST_P(OffloadedOptimizerPlacement, RefreshingTheMasterWeightsKeepsTheMoments) {
   nn::ParameterList here, there;
   build(here, DType::bf16);
   build(there, DType::bf16);
@@ -358,7 +361,7 @@ TEST_F(ForkedOffloadedOptimizerTest, KeepsWeightsWhenAWriteFails) {
   EXPECT_THAT(result, AllOf(StartsWith("4 "), HasSubstr("needs "), HasSubstr("free in"), HasSubstr("|true")));
 }
 
-TEST_F(ForkedOffloadedOptimizerTest, ReportsTheStateThatDoesNotFitTheDisk) {
+TEST_F(ForkedOffloadedOptimizerTest, ReportsAStateThatDoesNotFitOnTheDisk) {
   nn::ParameterList list;
   build(list, DType::bf16);
   const std::string result = in_child([&]() -> std::string {
@@ -371,13 +374,13 @@ TEST_F(ForkedOffloadedOptimizerTest, ReportsTheStateThatDoesNotFitTheDisk) {
                             HasSubstr(fmt::format("{} elements, 12 bytes each", kCount))));
 }
 
-// Half of the tiles, rounded, spread among those of the file.
+// Half of the tiles (rounded) are resident in host memory, spread among the tiles in the file.
 TEST_F(OffloadedOptimizerTest, KeepsAPartOfAFileStateInHostMemory) {
   nn::ParameterList here, there;
   build(here, DType::bf16);
   build(there, DType::bf16);
   auto flat = optim::make_optimizer(rule("adamw"), here, context);
-  TierOptions options = tier("file", 1024);  // whole blocks: two tiles, of which one fits
+  TierOptions options = tier("file", 1024);  // two tiles of whole blocks; host_bytes is enough for one of them
   options.host_bytes = 12 * 1024 + 100;
   auto far = offloaded(there, options);
   EXPECT_EQ(account.use(MemoryCategory::optimizer, MemoryTier::host).current,
@@ -393,7 +396,7 @@ TEST_F(OffloadedOptimizerTest, KeepsAPartOfAFileStateInHostMemory) {
   EXPECT_EQ(far->file_traffic().read - before.read, 4u * 12 * 1024);
   EXPECT_EQ(far->file_traffic().written - before.written, 4u * 12 * 1024);
   EXPECT_EQ(states_of(*flat), states_of(*far));
-  // With memory for everything, nothing is streamed through the file.
+  // With host memory for the whole state, nothing is streamed through the file.
   options.host_bytes = 1 << 20;
   auto all = offloaded(there, options);
   const uint64_t written = all->file_traffic().written;
@@ -438,7 +441,7 @@ TEST_P(EarlyUpdate, EqualsTheDeviceOptimizerBitForBitForAnyGradientOrder) {
           far->open_step(1e-2 / static_cast<double>(step), 0.5);
           for (const size_t range : order) {
             const optim::UnitRange& of = owned[range].range;
-            // A temporary copy: freed when the next one comes.
+            // A temporary copy, which is freed before the next one is created.
             tensor::Tensor piece = tensor::empty(context, {of.end - of.begin}, type, MemoryCategory::buffer);
             const tensor::Tensor from = units[static_cast<size_t>(of.unit)].grads.slice(of.begin, of.end);
             std::memcpy(piece.data(), from.data(), piece.bytes());
@@ -451,8 +454,9 @@ TEST_P(EarlyUpdate, EqualsTheDeviceOptimizerBitForBitForAnyGradientOrder) {
       }
 }
 
-// 10 bytes instead of 12, and none of these numbers is halfway between two bf16 numbers.
-TEST_P(EarlyUpdate, UsesTheWeightsAsHalfOfTheMasterCopy) {
+// 10 bytes per element instead of 12. No value in this test is halfway between two bf16 numbers, where rounding would
+// be ambiguous.
+TEST_P(EarlyUpdate, StoresOnlyTheLowerHalfOfASplitMasterCopy) {
   nn::ParameterList here, there;
   build(here, DType::bf16);
   build(there, DType::bf16);
@@ -476,7 +480,7 @@ TEST_P(EarlyUpdate, UsesTheWeightsAsHalfOfTheMasterCopy) {
   const auto states = states_of(*far);
   EXPECT_EQ(states, states_of(*flat));
   EXPECT_EQ(states.begin()->first, (std::pair<std::string, int>{"m", 0}));
-  // Another optimizer continues from them and overwrites the weights it finds.
+  // A second optimizer restores the states, which must overwrite the weights that the model has now (all 3).
   auto next = offloaded(there, options);
   for (auto& unit : there.units()) kernel::fill(unit.values.data(), 3, unit.count, DType::bf16, context.stream);
   copy_states(*flat, *next);
@@ -497,7 +501,7 @@ TEST_P(EarlyUpdate, StoresNoGradients) {
   const uint64_t down = link.bytes_down(), up = link.bytes_up();
   auto optimizer = offloaded(list, early(100));
   EXPECT_EQ(account.use(MemoryCategory::gradient, MemoryTier::host).current, 0u);
-  EXPECT_EQ(link.bytes_down() - down, 2u * kCount);  // the master copy
+  EXPECT_EQ(link.bytes_down() - down, 2u * kCount);  // creating the master copy transfers the weights once
   for (int64_t step = 1; step <= 2; ++step) {
     set_gradients(list, step);
     optimizer->open_step(1e-2, 1);
@@ -509,7 +513,7 @@ TEST_P(EarlyUpdate, StoresNoGradients) {
   EXPECT_EQ(link.bytes_up() - up, 2u * 2 * kCount);
 }
 
-TEST_P(EarlyUpdate, RequiresEveryGradientOfAnOpenedStepOnce) {
+TEST_P(EarlyUpdate, RejectsMissingOrDuplicateGradient) {
   nn::ParameterList list;
   build(list, DType::bf16);
   set_gradients(list, 1);

@@ -19,12 +19,12 @@ ReservedFile::ReservedFile(const FileOptions& options, const std::string& name, 
   std::error_code ignored;
   if (!std::filesystem::is_directory(options.folder, ignored))
     throw IoError(fmt::format(
-        "{}: no such folder for the {} bytes of the file tier. Create it, or set another folder on a fast disk",
+        "{}: folder does not exist; the file tier needs {} bytes. Create it, or set another folder on a fast disk.",
         options.folder, bytes_));
   path_ = fmt::format("{}/espalier-{}-XXXXXX", options.folder, name);
   if (free_bytes() < bytes_) throw IoError(shortage());
   file_ = ::mkostemp(path_.data(), O_CLOEXEC);
-  if (file_ < 0) throw IoError(fmt::format("{}: {}", path_, errno_text(errno)));
+  if (file_ < 0) throw IoError(fmt::format("{}: cannot create the file: {}", path_, errno_text(errno)));
   try {
     reserve();
     if (options.direct && !try_direct())
@@ -46,15 +46,16 @@ void ReservedFile::reserve() {
     if (::fallocate(file_, 0, 0, static_cast<off_t>(bytes_)) == 0) return;
     if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
       throw IoError(fmt::format("{} ({})", shortage(), errno_text(errno)));
-    if (errno != EOPNOTSUPP && errno != ENOSYS) throw IoError(fmt::format("{}: {}", path_, errno_text(errno)));
+    if (errno != EOPNOTSUPP && errno != ENOSYS)
+      throw IoError(fmt::format("{}: cannot reserve {} bytes: {}", path_, bytes_, errno_text(errno)));
     notes_.push_back(
         fmt::format("{}: the file system cannot reserve space; a full disk will be detected only on write", path_));
   }
   if (::ftruncate(file_, static_cast<off_t>(bytes_)) != 0)
-    throw IoError(fmt::format("{}: {} bytes: {}", path_, bytes_, errno_text(errno)));
+    throw IoError(fmt::format("{}: cannot set the file size to {} bytes: {}", path_, bytes_, errno_text(errno)));
 }
 
-// Some file systems report support and then reject the first read.
+// Reads once, because some file systems accept O_DIRECT and then reject the first read.
 bool ReservedFile::try_direct() {
   const int flags = ::fcntl(file_, F_GETFL);
   if (flags < 0 || ::fcntl(file_, F_SETFL, flags | O_DIRECT) != 0) return false;
@@ -67,8 +68,8 @@ bool ReservedFile::try_direct() {
 uint64_t ReservedFile::free_bytes() const {
   struct statvfs disk {};
   if (::statvfs(options_.folder.c_str(), &disk) != 0)
-    throw IoError(fmt::format("{}: {}", options_.folder, errno_text(errno)));
-  if (disk.f_blocks == 0) return UINT64_MAX;  // a file system that does not report its size
+    throw IoError(fmt::format("{}: cannot read the free disk space: {}", options_.folder, errno_text(errno)));
+  if (disk.f_blocks == 0) return UINT64_MAX;  // this file system does not report its size: no limit
   return static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
 }
 

@@ -1,8 +1,8 @@
-// A file of fixed size whose disk space is reserved at creation: a disk that is too small is an error at the start,
-// with sizes, and not hours later.
+// A file of fixed size whose disk space is reserved at creation. If the disk is too small, the error comes at the
+// start, with the sizes, and not hours later.
 //
-// Opened with O_DIRECT where the file system supports it; unavailable features are listed in `notes`. The file is
-// unlinked at once unless `keep` is set, so a crash leaves no file. One owner.
+// The file is opened with O_DIRECT if the file system supports it. `notes` lists features that are unavailable. Unless
+// `keep` is set, the file is unlinked at once, so a crash leaves no file.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,22 @@
 
 namespace esp::sync {
 
-inline constexpr uint64_t kBlockBytes = 4096;  // the unit of transfer, alignment and checksums
+inline constexpr uint64_t kBlockBytes = 4096;  // unit of transfers, alignment and checksums, in bytes
 
 struct FileOptions {
   std::string folder = ".";
-  std::string io = "auto";  // auto (io_uring if available), uring, threads
-  int64_t num_threads = 4;  // of io = threads
-  bool direct = true;       // bypasses the page cache
-  bool reserve = true;      // reserves disk space at the start
-  bool keep = false;        // leave the file in the folder
-  int64_t timeout_s = 60;   // longest wait for the disk
+  std::string io = "auto";  // I/O backend: auto (io_uring if available), uring or threads
+  int64_t num_threads = 4;  // number of threads with io = threads
+  bool direct = true;       // O_DIRECT: bypasses the page cache
+  bool reserve = true;      // reserves the disk space at creation
+  bool keep = false;        // keeps the file's name, so the file remains after the run
+  int64_t timeout_s = 60;   // maximum wait for the disk
 };
 
 class ReservedFile {
  public:
-  // IoError: no such folder, or too little free disk space (with the sizes, and the size that would fit).
+  // Throws IoError if the folder does not exist, or if it has too little free disk space (with the sizes, and the
+  // largest size that fits).
   ReservedFile(const FileOptions& options, const std::string& name, uint64_t bytes);
   ~ReservedFile();
   ReservedFile(const ReservedFile&) = delete;
@@ -37,8 +38,8 @@ class ReservedFile {
   bool direct() const { return direct_; }
   const std::vector<std::string>& notes() const { return notes_; }
 
-  uint64_t free_bytes() const;  // of its folder's file system
-  // Error text for a full disk: bytes needed, bytes free, and the size that would fit.
+  uint64_t free_bytes() const;  // free bytes of the file system that contains the folder
+  // The error text for a full disk: bytes needed, bytes free, and the largest size that fits.
   std::string shortage() const;
 
  private:

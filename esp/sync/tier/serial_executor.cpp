@@ -20,7 +20,7 @@ SerialExecutor::~SerialExecutor() {
     stopping_ = true;
     tasks_.clear();
   }
-  posted_.notify_one();
+  queued_.notify_one();
   thread_.join();
 }
 
@@ -30,20 +30,21 @@ void SerialExecutor::post(std::function<void()> task) {
     if (error_) return;
     tasks_.push_back(std::move(task));
   }
-  posted_.notify_one();
+  queued_.notify_one();
 }
 
 void SerialExecutor::wait(Deadline deadline) {
   std::unique_lock lock(mutex_);
   if (!finished_.wait_until(lock, deadline.when(), [this] { return tasks_.empty() && !busy_; }))
-    throw IoError(fmt::format("{}: timeout, {} tasks left", name_, tasks_.size() + 1));
+    throw IoError(
+        fmt::format("thread {}: timeout while waiting for its tasks; {} tasks are not done", name_, tasks_.size() + 1));
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
 void SerialExecutor::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    posted_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+    queued_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
     if (stopping_) return;
     const std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();

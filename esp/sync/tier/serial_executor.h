@@ -1,7 +1,7 @@
-// Serial executor: one thread that runs submitted tasks in order.
+// Serial executor: one thread that runs the submitted tasks in order.
 //
-// The first error stops it: later tasks are dropped, and `wait` throws the error once. One thread submits and waits;
-// destruction finishes the current task.
+// After an error later tasks are dropped; `wait` throws the error once. One thread submits and waits. The destructor
+// finishes the current task.
 #pragma once
 
 #include <condition_variable>
@@ -18,20 +18,20 @@ namespace esp::sync {
 
 class SerialExecutor {
  public:
-  explicit SerialExecutor(std::string name);  // of the thread: at most 15 characters
+  explicit SerialExecutor(std::string name);  // `name` is the thread's name: at most 15 characters
   ~SerialExecutor();
   SerialExecutor(const SerialExecutor&) = delete;
   SerialExecutor& operator=(const SerialExecutor&) = delete;
 
   void post(std::function<void()> task);
-  void wait(Deadline deadline);  // until all tasks are done; IoError on timeout
+  void wait(Deadline deadline);  // waits until all tasks are done; throws IoError on timeout
 
  private:
   void serve();
 
   const std::string name_;
-  std::mutex mutex_;  // guards all below, except thread_
-  std::condition_variable posted_, finished_;
+  std::mutex mutex_;  // guards all members below, except thread_
+  std::condition_variable queued_, finished_;
   std::deque<std::function<void()>> tasks_;
   bool busy_ = false, stopping_ = false;
   std::exception_ptr error_;

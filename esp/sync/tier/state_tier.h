@@ -1,9 +1,9 @@
-// State tier: optimizer state off the device, the master copy and the moments of every owned element, in host memory or
-// in a file, visited tile by tile.
+// State tier: stores the optimizer state off the device, in host memory or in a file. It holds the master copy and the
+// moments of every owned element and is visited tile by tile.
 //
-// Slot 0 is the master copy, or the part of it that the weights lack; the others are those of the update rule, in its
-// order. Tiles are visited in an order set beforehand, so that a file is read ahead. One thread at a time; pool and
-// plan outlive the tier.
+// Slot 0 is the master copy, or its lower half if it is split. The other slots are those of the update rule, in its
+// order. The order of visits is set beforehand, so that a file is read ahead. Only one thread at a time may use a tier;
+// pool and plan must outlive it.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,8 @@
 
 namespace esp::sync {
 
-// Traffic between the file and memory; padding counts the rounding to whole blocks. Zero without a file.
+// Bytes between the file and memory. `padding` counts the bytes added by rounding to whole blocks. All zero if there is
+// no file.
 struct FileTraffic {
   uint64_t read = 0, written = 0;
   uint64_t padding_read = 0, padding_written = 0;
@@ -29,18 +30,18 @@ struct FileTraffic {
 class StateTier {
  public:
   enum class Access { read, write, update };
-  // The state of one tile: an array [tile.count()] for each slot.
+  // Receives the state of one tile: for each slot an array of tile.count() elements.
   using Visit = std::function<void(const TilePlan::Tile& tile, std::span<std::byte* const> slots)>;
 
   virtual ~StateTier() = default;
-  // Sets the tiles to visit, each once. read: changes are not stored. write: the content before is undefined. An
-  // unfinished order is abandoned.
+  // Sets the tiles to visit and their order; each tile at most once. Access::read: changes are not stored.
+  // Access::write: the previous content is undefined. An unfinished order is abandoned.
   virtual void begin(Access access, std::vector<size_t> order) = 0;
-  virtual void visit_next(size_t num, const Visit& visit) = 0;  // the next `num` of the order
-  virtual void end() = 0;                                       // changes are stored
+  virtual void visit_next(size_t num, const Visit& visit) = 0;  // visits the next `num` tiles of the order
+  virtual void end() = 0;                                       // ends the visits and stores all changes
   virtual size_t num_tiles() const = 0;
-  void sweep(Access access, const Visit& visit);  // every tile in the plan's order
-  // Every slot whole, flat [count], where the state is contiguous in memory; otherwise none.
+  void sweep(Access access, const Visit& visit);  // visits all tiles in the order of the plan
+  // If the state is contiguous in memory: one flat tensor of all elements per slot. Otherwise empty.
   virtual std::span<const tensor::Tensor> whole() const { return {}; }
   virtual FileTraffic traffic() const { return {}; }
   virtual std::vector<std::string> notes() const { return {}; }
@@ -48,15 +49,16 @@ class StateTier {
 
 struct StateShape {
   const TilePlan* plan = nullptr;
-  uint64_t host_bytes = 0;  // of a state in a file: this many bytes are in host memory instead
+  uint64_t host_bytes = 0;  // state in a file: bytes of the state that stay in host memory
   std::vector<DType> slots;
-  device::MemoryPool* host = nullptr;  // of the host tier
+  device::MemoryPool* host = nullptr;  // pool of the host tier
 };
 
 std::unique_ptr<StateTier> make_host_state(const StateShape& shape, const FileOptions& options);
-// IoError when the disk is too small: bytes needed, bytes free, and the number of elements that would fit.
+// Throws IoError if the disk is too small. The message contains the bytes needed, the bytes free, and the largest size
+// that fits.
 std::unique_ptr<StateTier> make_file_state(const StateShape& shape, const FileOptions& options);
-// "host" or "file"; UsageError lists them.
+// `placement` is "host" or "file"; throws UsageError for another value.
 std::unique_ptr<StateTier> make_state_tier(std::string_view placement, const StateShape& shape,
                                            const FileOptions& options);
 

@@ -1,5 +1,5 @@
-// For tests of the file tier: child processes with a small disk, without io_uring, or with short files. The result of
-// the child's function is returned as text; an Error's text is returned after "<exit code> ".
+// Helpers of file-tier tests: run a function in a child process with a small disk, without io_uring, or with a limited
+// file size. The function's result is returned as text. If it throws an Error, the text is "<exit code> <message>".
 #pragma once
 
 #include <fcntl.h>
@@ -38,7 +38,7 @@ inline std::vector<char> bytes_of(const tensor::Tensor& x) {
   const auto* data = static_cast<const char*>(x.data());
   return {data, data + x.bytes()};
 }
-// The bytes of a state, for any placement.
+// Copies the bytes of a state, for any placement.
 inline std::vector<char> bytes_of(const optim::OptimizerState& state) {
   std::vector<char> bytes(state.values.bytes());
   if (state.read) {
@@ -63,7 +63,7 @@ inline std::string in_child(const std::function<std::string()>& f) {
   const pid_t child = fork();
   ESP_CHECK(child >= 0);
   if (child == 0) {
-    alarm(60);  // a hanging child ends itself
+    alarm(60);  // kills the child after 60 s if it hangs
     const std::string text = outcome_of(f);
     const bool result = write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
     _exit(result ? 0 : 1);
@@ -78,14 +78,14 @@ inline std::string in_child(const std::function<std::string()>& f) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? text : fmt::format("child ended with {}", status);
 }
 
-// In a child: mounts a separate file system over `folder`. False when this machine does not permit it.
+// Call in the child: mounts a separate file system over `folder`. Returns false if this machine does not permit mounts.
 inline bool mount_privately(const char* type, const std::string& folder, const std::string& options) {
   if (unshare(CLONE_NEWNS) != 0) return false;
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
   return mount("none", folder.c_str(), type, 0, options.c_str()) == 0;
 }
 
-// In a child: makes the kernel refuse io_uring, as many containers do.
+// Call in the child: makes the Linux kernel reject io_uring, as in many containers.
 inline bool forbid_io_uring() {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -32,7 +32,7 @@ class ThreadIo final : public FileIo {
       std::lock_guard lock(mutex_);
       stopping_ = true;
     }
-    asked_.notify_all();
+    request_queued_.notify_all();
     for (std::thread& thread : threads_) thread.join();
   }
 
@@ -44,14 +44,14 @@ class ThreadIo final : public FileIo {
       std::lock_guard lock(mutex_);
       requests_.insert(requests_.end(), requests.begin(), requests.end());
     }
-    asked_.notify_all();
+    request_queued_.notify_all();
   }
 
-  bool next(FileCompletion& answer, Deadline deadline) override {
+  bool next(FileCompletion& completion, Deadline deadline) override {
     std::unique_lock lock(mutex_);
-    if (!answered_.wait_until(lock, deadline.when(), [this] { return !answers_.empty(); })) return false;
-    answer = answers_.front();
-    answers_.pop_front();
+    if (!completion_queued_.wait_until(lock, deadline.when(), [this] { return !completions_.empty(); })) return false;
+    completion = completions_.front();
+    completions_.pop_front();
     return true;
   }
 
@@ -59,19 +59,19 @@ class ThreadIo final : public FileIo {
   void serve() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      asked_.wait(lock, [this] { return stopping_ || !requests_.empty(); });
+      request_queued_.wait(lock, [this] { return stopping_ || !requests_.empty(); });
       if (stopping_) return;
       const FileRequest request = requests_.front();
       requests_.pop_front();
       lock.unlock();
-      const int64_t result = carry_out(request);
+      const int64_t result = execute(request);
       lock.lock();
-      answers_.push_back({request.id, result});
-      answered_.notify_one();
+      completions_.push_back({request.id, result});
+      completion_queued_.notify_one();
     }
   }
 
-  int64_t carry_out(const FileRequest& request) const {
+  int64_t execute(const FileRequest& request) const {
     for (;;) {
       const auto at = static_cast<off_t>(request.offset);
       const ssize_t moved = request.writes ? pwrite(file_, request.data, request.bytes, at)
@@ -82,10 +82,10 @@ class ThreadIo final : public FileIo {
   }
 
   const int file_;
-  std::mutex mutex_;  // guards all below, except threads_
-  std::condition_variable asked_, answered_;
+  std::mutex mutex_;  // guards all members below, except threads_
+  std::condition_variable request_queued_, completion_queued_;
   std::deque<FileRequest> requests_;
-  std::deque<FileCompletion> answers_;
+  std::deque<FileCompletion> completions_;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

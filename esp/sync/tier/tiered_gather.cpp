@@ -1,6 +1,6 @@
 #include "esp/sync/tier/tiered_gather.h"
 
-#include "esp/device/on_cuda.h"
+#include "esp/device/is_cuda.h"
 
 namespace esp::sync {
 
@@ -22,9 +22,9 @@ void TieredGather::start_upload(size_t unit, const Tensor& into) {
   unit_stages.upload = Work::pending();
   values_.prefetch(unit);
   // The caller keeps the tensor: if the executor dropped the last handle, memory would be freed at an unpredictable
-  // time. The previous user of that memory may still be reading it on a GPU.
+  // time. Earlier GPU kernels may still read this memory; the upload waits for them.
   std::shared_ptr<device::GpuEvent> left;
-  if (device::on_cuda(context_.stream)) {
+  if (device::is_cuda(context_.stream)) {
     left = std::make_shared<device::GpuEvent>(context_.stream.device);
     left->record(context_.stream);
   }
@@ -60,8 +60,8 @@ void TieredGather::wait_for_upload(UnitStages& unit_stages) {
   exposed_ms_ += static_cast<double>(now_ns() - begun) * 1e-6;
 }
 
-// Ranks start gathers in one order, so a gather cannot be postponed until its shard has arrived: this waits for it. The
-// window's hints make this wait rare.
+// All ranks start gathers in the same order, so a gather whose shard has not arrived cannot be postponed: this call
+// waits for the shard. The window's hints make the wait rare.
 void TieredGather::start(size_t unit, const Tensor& whole) {
   if (ranks_.size() == 1) return start_upload(unit, whole);
   UnitStages& unit_stages = units_[unit];

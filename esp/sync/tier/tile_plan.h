@@ -1,7 +1,9 @@
-// Tile plan: the elements an optimizer owns, concatenated and split into tiles, the unit of update, copy and streaming.
+// Tile plan: the elements that an optimizer owns, concatenated and split into tiles. A tile is the unit of update, copy
+// and streaming.
 //
-// Element numbers count over all owned ranges in their order. A tile may begin and end inside a range and span many:
-// small ranges do not cause small transfers. With `apart` no tile spans two ranges. A pure function.
+// Elements are numbered over all owned ranges, in the order of the ranges. A tile may begin and end inside a range and
+// may span many ranges, so small ranges do not cause small transfers. With `split_at_ranges` a tile never spans two
+// ranges. A pure function.
 #pragma once
 
 #include <cstdint>
@@ -14,31 +16,32 @@
 namespace esp::sync {
 
 struct TilePlan {
-  // Elements with the same weight decay flag. Elements between parameters belong to no segment and are not updated.
-  struct Run {
+  // Consecutive elements that either all have weight decay or all have none. updated = false: elements between
+  // parameters, which are never updated.
+  struct UpdateRange {
     int64_t begin = 0, end = 0;
     bool updated = true, decay = false;
   };
-  // The part of one owned range in one tile.
+  // The part of a tile that lies in one owned range.
   struct Segment {
     int64_t begin = 0, end = 0;
     size_t range = 0;
-    int64_t first = 0;  // first element within the range
+    int64_t first = 0;  // index in the range of the segment's first element
   };
   struct Tile {
     int64_t begin = 0, end = 0;
-    std::vector<Run> runs;
+    std::vector<UpdateRange> update_ranges;
     std::vector<Segment> segments;
     int64_t count() const { return end - begin; }
   };
 
-  int64_t count = 0;            // elements
-  std::vector<int64_t> begins;  // of each range
+  int64_t count = 0;            // total number of elements
+  std::vector<int64_t> begins;  // [range]: the number of its first element
   std::vector<Tile> tiles;
-  int64_t largest = 0;  // elements of the largest tile
+  int64_t largest = 0;  // number of elements of the largest tile
 };
 
 TilePlan plan_tiles(const nn::ParameterList& parameters, std::span<const optim::OptimizerShard> owned, int64_t tile,
-                    bool apart = false);
+                    bool split_at_ranges = false);
 
 }  // namespace esp::sync

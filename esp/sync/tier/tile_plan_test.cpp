@@ -5,7 +5,7 @@
 namespace esp::sync {
 namespace {
 
-// Units of 10 (6 that decay, 4 that do not) and 8 (all decay).
+// Two units: 10 elements (6 with weight decay, 4 without) and 8 elements (all with weight decay).
 void build(nn::ParameterList& list) {
   list.begin_unit("a");
   list.add("a.w", {6}, {}, true);
@@ -18,8 +18,8 @@ std::string text_of(const TilePlan& plan) {
   std::string text;
   for (const TilePlan::Tile& tile : plan.tiles) {
     text += fmt::format("[{},{}):", tile.begin, tile.end);
-    for (const auto& run : tile.runs)
-      text += fmt::format(" {}-{}{}", run.begin, run.end, !run.updated ? "gap" : run.decay ? "decay" : "");
+    for (const auto& range : tile.update_ranges)
+      text += fmt::format(" {}-{}{}", range.begin, range.end, !range.updated ? "gap" : range.decay ? "decay" : "");
     for (const auto& segment : tile.segments)
       text += fmt::format(" r{}+{}@{}-{}", segment.range, segment.first, segment.begin, segment.end);
     text += "\n";
@@ -27,7 +27,7 @@ std::string text_of(const TilePlan& plan) {
   return text;
 }
 
-TEST(TilePlanTest, TilesSpanRangesAndMergeRunsWithEqualDecay) {
+TEST(TilePlanTest, TilesSpanOwnedRangesAndMergeElementsWithEqualDecay) {
   nn::ParameterList list;
   build(list);
   const std::vector<optim::OptimizerShard> owned{{{0, 2, 10}, {}, {}}, {{1, 0, 5}, {}, {}}, {{1, 5, 8}, {}, {}}};
@@ -48,7 +48,7 @@ TEST(TilePlanTest, ElementsOutsideParametersAreGaps) {
   EXPECT_EQ(text_of(plan_tiles(list, owned, 100)), "[0,8): 0-2 2-5gap 5-7decay 7-8gap r0+0@0-5 r1+0@5-8\n");
 }
 
-TEST(TilePlanTest, SeparateTilesHoldElementsOfOneRange) {
+TEST(TilePlanTest, SplitAtRangesKeepsEachTileInsideOneRange) {
   nn::ParameterList list;
   build(list);
   const std::vector<optim::OptimizerShard> owned{{{0, 2, 10}, {}, {}}, {{1, 0, 5}, {}, {}}, {{1, 5, 8}, {}, {}}};

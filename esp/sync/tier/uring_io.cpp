@@ -1,5 +1,5 @@
-// File I/O by io_uring: requests and completions are entries of two rings shared with the kernel, so many are in flight
-// without a thread for each.
+// File I/O by io_uring: requests and completions are entries of two rings that are shared with the Linux kernel, so one
+// thread can have many requests in flight.
 #include <liburing.h>
 
 #include <cerrno>
@@ -25,7 +25,7 @@ class UringIo final : public FileIo {
   void submit(std::span<const FileRequest> requests) override {
     for (const FileRequest& request : requests) {
       io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-      ESP_CHECK(entry, "more than {} requests", depth_);
+      ESP_CHECK(entry, "io_uring: got a request while {} are in flight, which is the capacity", depth_);
       const auto bytes = static_cast<unsigned>(request.bytes);
       if (request.writes)
         io_uring_prep_write(entry, file_, request.data, bytes, request.offset);
@@ -36,12 +36,12 @@ class UringIo final : public FileIo {
     for (size_t left = requests.size(); left > 0;) {
       const int taken = io_uring_submit(&ring_);
       if (taken == -EINTR) continue;
-      if (taken < 0) throw IoError("io_uring_submit: " + errno_text(-taken));
+      if (taken < 0) throw IoError("io_uring: cannot submit requests: " + errno_text(-taken));
       left -= static_cast<size_t>(taken);
     }
   }
 
-  bool next(FileCompletion& answer, Deadline deadline) override {
+  bool next(FileCompletion& completion, Deadline deadline) override {
     for (;;) {
       io_uring_cqe* entry = nullptr;
       const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.left()).count();
@@ -49,8 +49,8 @@ class UringIo final : public FileIo {
       const int result = io_uring_wait_cqe_timeout(&ring_, &entry, &wait);
       if (result == -EINTR) continue;
       if (result == -ETIME) return false;
-      if (result < 0) throw IoError("io_uring_wait_cqe: " + errno_text(-result));
-      answer = {io_uring_cqe_get_data64(entry), entry->res};
+      if (result < 0) throw IoError("io_uring: cannot wait for a completion: " + errno_text(-result));
+      completion = {io_uring_cqe_get_data64(entry), entry->res};
       io_uring_cqe_seen(&ring_, entry);
       return true;
     }
@@ -64,11 +64,12 @@ class UringIo final : public FileIo {
 
 }  // namespace
 
-// Containers and hardened kernels refuse the call; kernels before 5.6 have the rings but neither read nor write.
+// Returns null if setup fails: containers and hardened Linux kernels refuse the call; Linux before 5.6 lacks reads and
+// writes.
 std::unique_ptr<FileIo> make_uring_io(int file, size_t depth, std::string& why) {
   io_uring ring{};
   if (const int refused = io_uring_queue_init(static_cast<unsigned>(depth), &ring, 0); refused < 0) {
-    why = "the kernel refuses io_uring: " + errno_text(-refused);
+    why = "the Linux kernel refuses io_uring: " + errno_text(-refused);
     return nullptr;
   }
   const std::unique_ptr<io_uring_probe, decltype(&io_uring_free_probe)> known(io_uring_get_probe_ring(&ring),
@@ -76,7 +77,7 @@ std::unique_ptr<FileIo> make_uring_io(int file, size_t depth, std::string& why) 
   if (!known || !io_uring_opcode_supported(known.get(), IORING_OP_READ) ||
       !io_uring_opcode_supported(known.get(), IORING_OP_WRITE)) {
     io_uring_queue_exit(&ring);
-    why = "the kernel's io_uring does not support read and write";
+    why = "io_uring of this Linux kernel does not support read and write";
     return nullptr;
   }
   return std::make_unique<UringIo>(file, depth, ring);

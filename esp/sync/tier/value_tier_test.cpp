@@ -1,4 +1,4 @@
-// Both value tiers: reads return the written weights for any ranges; and the tiered gather.
+// Tests both value tiers (reads return the written weights, for any ranges) and the tiered gather.
 #include "esp/sync/tier/value_tier.h"
 
 #include <gtest/gtest.h>
@@ -15,21 +15,21 @@ namespace {
 
 const std::vector<int64_t> kCounts = {5, 0, 3000, 1024, 1};
 
-struct Place {
-  explicit Place(const char* placement, const std::vector<int64_t>& counts = kCounts) {
+struct TierFixture {
+  explicit TierFixture(const char* placement, const std::vector<int64_t>& counts = kCounts) {
     FileOptions options;
     options.folder = folder.path();
     values = make_value_tier(placement, {counts, DType::f32, &host}, options);
   }
-  // Unit u's element i is 1000·u + i + change, written `run` elements at a time.
-  void fill(float change, int64_t run) {
+  // Writes 1000·u + i + change to element i of unit u, `chunk` elements at a time.
+  void fill(float change, int64_t chunk) {
     for (size_t unit = 0; unit < kCounts.size(); ++unit) {
       std::vector<float> all(static_cast<size_t>(kCounts[unit]));
       std::iota(all.begin(), all.end(), static_cast<float>(1000 * unit) + change);
-      for (int64_t first = 0; first < kCounts[unit] || first == 0; first += run)
+      for (int64_t first = 0; first < kCounts[unit] || first == 0; first += chunk)
         values->write(unit, first,
-                      std::as_bytes(std::span(all).subspan(static_cast<size_t>(first),
-                                                           static_cast<size_t>(std::min(run, kCounts[unit] - first)))));
+                      std::as_bytes(std::span(all).subspan(
+                          static_cast<size_t>(first), static_cast<size_t>(std::min(chunk, kCounts[unit] - first)))));
     }
     values->flush();
   }
@@ -53,70 +53,70 @@ INSTANTIATE_TEST_SUITE_P(Placements, ValueTiers, testing::Values("host", "file")
                          [](const auto& row) { return std::string(row.param); });
 
 TEST_P(ValueTiers, ReturnWrittenWeights) {
-  Place place(GetParam());
-  for (const int64_t run : {int64_t{1} << 20, int64_t{1000}, int64_t{7}}) {
-    place.fill(static_cast<float>(run % 100), run);
-    place.expect(static_cast<float>(run % 100));
-    place.expect(static_cast<float>(run % 100));
+  TierFixture fixture(GetParam());
+  for (const int64_t chunk : {int64_t{1} << 20, int64_t{1000}, int64_t{7}}) {
+    fixture.fill(static_cast<float>(chunk % 100), chunk);
+    fixture.expect(static_cast<float>(chunk % 100));
+    fixture.expect(static_cast<float>(chunk % 100));
   }
 }
 
-TEST_P(ValueTiers, DiscardShardsReadBeforeAWrite) {
-  Place place(GetParam());
-  place.fill(0, 100);
-  place.values->prefetch(2);  // read ahead, then replaced
-  place.values->flush();
-  place.fill(0.5F, 100);
-  place.expect(0.5F);
+TEST_P(ValueTiers, DiscardPrefetchedShardsAfterAWrite) {
+  TierFixture fixture(GetParam());
+  fixture.fill(0, 100);
+  fixture.values->prefetch(2);  // reads ahead a shard that the test then overwrites
+  fixture.values->flush();
+  fixture.fill(0.5F, 100);
+  fixture.expect(0.5F);
 }
 
 TEST_P(ValueTiers, ReportShapeAndTypeOfEveryShard) {
-  Place place(GetParam());
+  TierFixture fixture(GetParam());
   for (size_t unit = 0; unit < kCounts.size(); ++unit) {
-    const tensor::Tensor shard = place.values->shard(unit);
+    const tensor::Tensor shard = fixture.values->shard(unit);
     EXPECT_EQ(shard.count(), kCounts[unit]);
     EXPECT_EQ(shard.dtype(), DType::f32);
   }
-  EXPECT_EQ(place.account.use(device::MemoryTier::device).peak, 0u);
+  EXPECT_EQ(fixture.account.use(device::MemoryTier::device).peak, 0u);
 }
 
 TEST(FileValues, CountFileTraffic) {
-  Place place("file");
-  place.fill(0, 100);
-  place.expect(0);
+  TierFixture fixture("file");
+  fixture.fill(0, 100);
+  fixture.expect(0);
   uint64_t bytes = 0;
   for (const int64_t count : kCounts) bytes += static_cast<uint64_t>(count) * 4;
-  const FileTraffic traffic = place.values->traffic();
+  const FileTraffic traffic = fixture.values->traffic();
   EXPECT_EQ(traffic.written, bytes);
   EXPECT_EQ(traffic.read, bytes);
   EXPECT_EQ((traffic.read + traffic.padding_read) % kBlockBytes, 0u);
-  // Host memory holds only the shards in flight.
-  EXPECT_LE(place.account.use(device::MemoryTier::host).peak, 4 * (12288u + kBlockBytes));
+  // Host memory may hold only the shards in flight.
+  EXPECT_LE(fixture.account.use(device::MemoryTier::host).peak, 4 * (12288u + kBlockBytes));
 }
 
 TEST(FileValues, RejectADiskThatIsTooSmall) {
   try {
-    Place place("file", {int64_t{1} << 50});
+    TierFixture fixture("file", {int64_t{1} << 50});
     FAIL();
   } catch (const IoError& error) {
     EXPECT_NE(std::string(error.what()).find("sync.offload_params"), std::string::npos) << error.what();
   }
 }
 
-// A hinted shard is uploaded once, with or without the hint, and again after the weights have changed.
-TEST_P(ValueTiers, AreUploadedOncePerGather) {
+// A gather uploads its shard once, with or without a hint, and again after the weights have changed.
+TEST_P(ValueTiers, UploadAShardOncePerGather) {
   for (const int size : {1, 2})
     with_ranks(size, [&](comm::Communicator* comm) {
-      Place place(GetParam());
-      device::MemoryPool pool(place.account);
+      TierFixture fixture(GetParam());
+      device::MemoryPool pool(fixture.account);
       device::ThreadPool threads(1);
       const tensor::Context context{{{}, &threads, nullptr}, &pool};
       device::HostLink link;
       TimedCommunicator ranks(comm, {});
-      TieredGather gather(ranks, context, *place.values, link, kCounts.size(), std::chrono::seconds(30));
+      TieredGather gather(ranks, context, *fixture.values, link, kCounts.size(), std::chrono::seconds(30));
       uint64_t expected = 0;
       for (const float change : {0.0F, 0.5F}) {
-        place.fill(change, 100);
+        fixture.fill(change, 100);
         for (const bool hinted : {false, true}) {
           if (hinted) {
             gather.hint(2, 2);
@@ -131,35 +131,35 @@ TEST_P(ValueTiers, AreUploadedOncePerGather) {
           for (int64_t i = 0; i < whole.count(); ++i)
             ASSERT_EQ(whole.as<float>()[i], 2000 + change + static_cast<float>(i % kCounts[2]));
         }
-        gather.hint(3, 1);  // will be stale
+        gather.hint(3, 1);  // the hinted shard is prefetched and then becomes stale
         gather.values_changed();
         if (size > 1) expected += static_cast<uint64_t>(kCounts[3]) * 4;
-        EXPECT_EQ(place.account.use(device::MemoryTier::device).current, 0u);
+        EXPECT_EQ(fixture.account.use(device::MemoryTier::device).current, 0u);
       }
     });
 }
 
-// Weights whose read blocks until the test releases it.
+// A value tier whose reads block until the test releases them.
 class SlowValues final : public ValueTier {
  public:
   explicit SlowValues(device::MemoryPool& host)
-      : shard_(host, {4}, DType::f32, device::MemoryCategory::parameter), let_(Work::pending()) {
+      : shard_(host, {4}, DType::f32, device::MemoryCategory::parameter), reads_allowed_(Work::pending()) {
     std::fill_n(shard_.as<float>(), 4, 7.0F);
   }
   tensor::Tensor shard(size_t) const override { return shard_; }
   const std::byte* fetch(size_t) override {
-    let_.wait(Deadline::after(std::chrono::seconds(30)));
+    reads_allowed_.wait(Deadline::after(std::chrono::seconds(30)));
     return shard_.as<std::byte>();
   }
   void write(size_t, int64_t, std::span<const std::byte>) override {}
-  void let() { let_.complete(); }
+  void allow_reads() { reads_allowed_.complete(); }
 
  private:
   tensor::Tensor shard_;
-  Work let_;
+  Work reads_allowed_;
 };
 
-// A wait on the computing thread here would deadlock until the timeout.
+// The computing thread releases the read later: if it waited for the read, it would block until the timeout.
 TEST(TieredGather, DoesNotBlockTheComputingThread) {
   for (const int size : {1, 2})
     with_ranks(size, [&](comm::Communicator* comm) {
@@ -175,7 +175,7 @@ TEST(TieredGather, DoesNotBlockTheComputingThread) {
       gather.hint(0, 1);
       if (size == 1) gather.start(0, whole);
       EXPECT_EQ(link.bytes_up(), 0u);
-      values.let();
+      values.allow_reads();
       if (size > 1) gather.start(0, whole);
       gather.finish(0, whole);
       for (int i = 0; i < 4 * size; ++i) EXPECT_EQ(whole.as<float>()[i], 7);
@@ -184,14 +184,14 @@ TEST(TieredGather, DoesNotBlockTheComputingThread) {
     });
 }
 
-TEST(FileValues, AreReadAheadWhenExpected) {
-  Place place("file");
-  place.fill(0, 100);
-  const uint64_t before = place.values->traffic().read;
-  place.values->prefetch(2);
-  place.values->prefetch(2);
-  place.values->flush();  // not read by any unit
-  EXPECT_EQ(place.values->traffic().read - before, 3000u * 4);
+TEST(FileValues, PrefetchReadsAShardOnce) {
+  TierFixture fixture("file");
+  fixture.fill(0, 100);
+  const uint64_t before = fixture.values->traffic().read;
+  fixture.values->prefetch(2);
+  fixture.values->prefetch(2);
+  fixture.values->flush();  // discards the shard that was read ahead
+  EXPECT_EQ(fixture.values->traffic().read - before, 3000u * 4);
 }
 
 }  // namespace

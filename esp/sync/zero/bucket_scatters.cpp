@@ -7,19 +7,20 @@ namespace esp::sync {
 using tensor::Tensor;
 
 void PlainScatter::start(size_t bucket, const Tensor& all) {
-  Flight& flight = flights_[bucket];
-  flight.travelling = group_.alone() ? all : to_wire(context_, all, wire_);
-  flight.work = group_.inside().start_reduce_scatter(flight.travelling);
+  PendingScatter& pending = pending_[bucket];
+  pending.wire_data = group_.is_single_rank() ? all : to_wire(context_, all, wire_);
+  pending.work = group_.intra_group().start_reduce_scatter(pending.wire_data);
 }
 
 Tensor PlainScatter::finish(size_t bucket) {
-  Flight& flight = flights_[bucket];
-  group_.inside().wait(flight.work, "gradients");
-  const comm::Chunk mine = group_.inside().chunk(flight.travelling.count());
+  PendingScatter& pending = pending_[bucket];
+  group_.intra_group().wait(pending.work, "gradients");
+  const comm::Chunk mine = group_.intra_group().chunk(pending.wire_data.count());
   const Tensor sum =
-      flight.travelling.slice(static_cast<int64_t>(mine.offset), static_cast<int64_t>(mine.offset + mine.count));
-  flight = {};
-  if (group_.has_replicas()) group_.across().wait(group_.across().start_all_reduce(sum), "gradients across groups");
+      pending.wire_data.slice(static_cast<int64_t>(mine.offset), static_cast<int64_t>(mine.offset + mine.count));
+  pending = {};
+  if (group_.has_replicas())
+    group_.inter_group().wait(group_.inter_group().start_all_reduce(sum), "gradients across groups");
   return sum;
 }
 

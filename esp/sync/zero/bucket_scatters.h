@@ -1,5 +1,5 @@
-// Reduce-scatter of a gradient bucket: in the wire type, with an all-reduce of the chunk across shard groups where
-// there are several; or the two quantised all-to-alls of ZeRO++ (qgz).
+// Reduce-scatter of gradient buckets. PlainScatter sends values in the wire type; if there are several shard groups, it
+// then all-reduces the chunk across the groups. NodeScatter uses the two quantised all-to-alls of ZeRO++ (qgZ).
 #pragma once
 
 #include <deque>
@@ -14,9 +14,10 @@ class BucketScatter {
  public:
   virtual ~BucketScatter() = default;
   virtual void start(size_t bucket, const tensor::Tensor& all) = 0;
-  // Waits; returns this rank's chunk of the sum. Its memory may alias `all`.
+  // Waits for the reduce-scatter and returns this rank's chunk of the sum. The chunk may alias the tensor `all` that
+  // was passed to start().
   virtual tensor::Tensor finish(size_t bucket) = 0;
-  virtual double exposed_ms() const { return 0; }  // in addition to TimedCommunicator
+  virtual double exposed_ms() const { return 0; }  // wait time that TimedCommunicator does not count
   // See Strategy::extra_state.
   virtual std::vector<ExtraState> extra_state() { return {}; }
   virtual std::vector<std::string> take_notes() { return {}; }
@@ -26,19 +27,19 @@ class BucketScatter {
 class PlainScatter final : public BucketScatter {
  public:
   PlainScatter(ShardGroup& group, const tensor::Context& context, size_t num_buckets, DType wire)
-      : group_(group), context_(context), wire_(wire), flights_(num_buckets) {}
+      : group_(group), context_(context), wire_(wire), pending_(num_buckets) {}
   void start(size_t bucket, const tensor::Tensor& all) override;
   tensor::Tensor finish(size_t bucket) override;
 
  private:
-  struct Flight {
-    tensor::Tensor travelling;
+  struct PendingScatter {
+    tensor::Tensor wire_data;
     Work work;
   };
   ShardGroup& group_;
   const tensor::Context context_;
   const DType wire_;
-  std::vector<Flight> flights_;
+  std::vector<PendingScatter> pending_;
 };
 
 class NodeScatter final : public BucketScatter {

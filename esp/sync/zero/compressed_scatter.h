@@ -1,5 +1,5 @@
-// Compressed reduce-scatter of buckets: the first phase of a two-phase all-reduce, with error feedback of this rank
-// over the whole bucket. Weights are gathered uncompressed. In f32 for any storage type.
+// Compressed reduce-scatter of gradient buckets: the first phase of a two-phase all-reduce. Each rank keeps the
+// residual of the whole bucket. Works in f32 for any storage type. Weights are gathered uncompressed.
 #pragma once
 
 #include "esp/sync/buckets.h"
@@ -11,8 +11,8 @@ namespace esp::sync {
 
 class CompressedScatter final : public BucketScatter {
  public:
-  // `ranks` counts the wait time; it and the setup are borrowed.
-  CompressedScatter(const Setup& setup, const std::vector<Bucket>& buckets, TimedCommunicator& ranks);
+  // `ranks` counts the wait time. `ranks` and the objects in the setup are not owned.
+  CompressedScatter(const Setup& setup, const std::vector<GradientBucket>& buckets, TimedCommunicator& ranks);
   void start(size_t bucket, const tensor::Tensor& all) override;
   tensor::Tensor finish(size_t bucket) override;
   std::vector<ExtraState> extra_state() override { return extra_state_of(exchanges_); }
@@ -20,21 +20,21 @@ class CompressedScatter final : public BucketScatter {
   std::vector<NamedGroup> groups() const override;
 
  private:
-  struct Flight {
+  struct PendingExchange {
     tensor::Tensor all, sum;
     Work work;
   };
   TimedCommunicator& ranks_;
   const tensor::Context context_;
   StrategyCompression compression_;
-  tensor::Tensor wide_;  // the bucket in flight, where gradients are stored in another type
-  std::vector<Flight> flights_;
-  std::vector<std::unique_ptr<Feedback>> exchanges_;  // by bucket
-  ExchangeThread executor_;                           // last member: ends before the objects it uses
+  tensor::Tensor wide_;  // f32 copy of the bucket in flight, if gradients have another storage type
+  std::vector<PendingExchange> pending_;
+  std::vector<std::unique_ptr<Feedback>> exchanges_;  // one error feedback per bucket
+  ExchangeThread executor_;                           // last member: its thread ends before the objects that it uses
 };
 
-// As configured: plain or compressed.
-std::unique_ptr<BucketScatter> make_bucket_scatter(const Setup& setup, const std::vector<Bucket>& buckets,
+// Creates a plain or compressed scatter, as the setup configures.
+std::unique_ptr<BucketScatter> make_bucket_scatter(const Setup& setup, const std::vector<GradientBucket>& buckets,
                                                    ShardGroup& group, DType wire);
 
 }  // namespace esp::sync

@@ -1,7 +1,7 @@
 #include "esp/sync/zero/compressed_scatter.h"
 
 #include "esp/base/error.h"
-#include "esp/sync/compress/emulation.h"
+#include "esp/sync/compress/reference_feedback.h"
 #include "esp/sync/testing.h"
 
 namespace esp::sync {
@@ -34,13 +34,13 @@ void expect_scattered(const std::string& method, const std::string& compress, co
   std::vector<Values<float>> want(kSteps, Values<float>(kCount));
   std::vector<uint64_t> bytes(kRanks);
   StrategyFixture shape(kUnits, nullptr, options_of("allreduce", "none", "none"), DType::f32);
-  const auto buckets = make_buckets(shape.list, static_cast<int64_t>(options.first_bucket_mb * (1 << 20)),
-                                    static_cast<int64_t>(options.bucket_mb * (1 << 20)), DType::f32);
+  const auto buckets = make_gradient_buckets(shape.list, static_cast<int64_t>(options.first_bucket_mb * (1 << 20)),
+                                             static_cast<int64_t>(options.bucket_mb * (1 << 20)), DType::f32);
   ASSERT_GT(buckets.size(), 2u);
   for (size_t b = 0; b < buckets.size(); ++b) {
-    const Bucket& bucket = buckets[b];
-    Emulation<float> all(*compressor, AggregationMethod::two_phase, kRanks, static_cast<size_t>(bucket.count()),
-                         options.seed + b * 0x9e3779b97f4a7c15u, 1);
+    const GradientBucket& bucket = buckets[b];
+    ReferenceFeedback<float> all(*compressor, AggregationMethod::two_phase, kRanks, static_cast<size_t>(bucket.count()),
+                                 options.seed + b * 0x9e3779b97f4a7c15u, 1);
     for (int step = 0; step < kSteps; ++step) {
       std::vector<Values<float>> g(kRanks);
       for (int rank = 0; rank < kRanks; ++rank)
@@ -53,16 +53,17 @@ void expect_scattered(const std::string& method, const std::string& compress, co
       for (int k = 0; k < kRanks; ++k) {
         const auto chunk = comm::chunk_of(static_cast<size_t>(bucket.count()), kRanks, k).count;
         if (k != rank)
-          bytes[static_cast<size_t>(rank)] += kSteps * compressor->code_bytes(static_cast<int64_t>(chunk), DType::f32);
+          bytes[static_cast<size_t>(rank)] +=
+              kSteps * compressor->encoded_bytes(static_cast<int64_t>(chunk), DType::f32);
       }
   }
   with_ranks(kRanks, [&](comm::Communicator* comm) {
     StrategyFixture made(kUnits, comm, options, DType::f32);
     for (int step = 0; step < kSteps; ++step) {
       made.strategy->begin_step();
-      for (const bool last : {false, true}) {  // two micro-batches, one exchange
+      for (const bool last : {false, true}) {  // two micro-batches, but only the last one is exchanged
         made.strategy->begin_pass({true, last});
-        for (nn::Parameter& p : made.list.all()) p.weight.used_value();
+        for (nn::Parameter& p : made.list.all()) p.weight.fetch_value();
         made.strategy->begin_backward();
         auto& all = made.list.all();
         for (auto p = all.rbegin(); p != all.rend(); ++p)
@@ -71,7 +72,7 @@ void expect_scattered(const std::string& method, const std::string& compress, co
         made.strategy->end_pass();
       }
       made.strategy->finish();
-      for (const optim::OptimizerShard& one : made.strategy->owned()) {
+      for (const optim::OptimizerShard& one : made.strategy->optimizer_shards()) {
         const int64_t first = made.list.units()[static_cast<size_t>(one.range.unit)].first + one.range.begin;
         for (int64_t i = 0; i < one.grads.count(); ++i)
           ASSERT_EQ(one.grads.as<float>()[i], want[static_cast<size_t>(step)][static_cast<size_t>(first + i)])
@@ -81,12 +82,12 @@ void expect_scattered(const std::string& method, const std::string& compress, co
     }
     uint64_t sent = 0;
     for (const NamedGroup& group : made.strategy->groups())
-      if (group.name == "codes") sent += bytes_sent_by(*group.comm);
+      if (group.name == "compressed") sent += bytes_sent_by(*group.comm);
     EXPECT_EQ(sent, bytes[static_cast<size_t>(comm->rank())]) << method << ' ' << compress << ' ' << feedback;
   });
 }
 
-TEST(CompressedScatter, EqualsOneProcessBitForBitAndSendsTheExpectedBytes) {
+TEST(CompressedScatter, MatchesOneProcessReferenceBitForBitAndSendsTheExpectedBytes) {
   for (const char* method : {"zero1", "zero2"}) {
     expect_scattered(method, "topk:0.1", "ef");
     expect_scattered(method, "sign", "ef21");

@@ -10,7 +10,7 @@ namespace esp::sync {
 using device::MemoryCategory;
 using tensor::Tensor;
 
-GradientScatter::GradientScatter(std::vector<Bucket> buckets, const tensor::Context& context,
+GradientScatter::GradientScatter(std::vector<GradientBucket> buckets, const tensor::Context& context,
                                  std::vector<comm::Chunk> chunks, std::unique_ptr<BucketScatter> scatter,
                                  const Options& options)
     : context_(context),
@@ -45,10 +45,11 @@ void GradientScatter::begin_pass(const PassOptions& pass) {
 }
 
 void GradientScatter::attach(size_t b) {
-  const Bucket& bucket = buckets()[b];
+  const GradientBucket& bucket = buckets()[b];
   attached_[b] = tensor::empty(context_, {bucket.count()}, options_.storage, MemoryCategory::buffer);
   int64_t end = bucket.count();
-  for (nn::Parameter* p : bucket.parameters) {  // in reverse order
+  // gradients become views of the bucket, which holds the parameters in reverse order
+  for (nn::Parameter* p : bucket.parameters) {
     p->weight.grad = attached_[b].slice(end - p->count(), end).reshape(p->shape);
     p->weight.stale = true;
     end -= p->count();
@@ -67,7 +68,7 @@ void GradientScatter::launch(size_t b) {
   in_flight_.push_back(b);
 }
 
-Tensor GradientScatter::as_stored(const Tensor& sum) const {
+Tensor GradientScatter::cast_to_storage(const Tensor& sum) const {
   return sum.dtype() == options_.storage ? sum
                                          : tensor::cast_to(context_, sum, options_.storage, MemoryCategory::buffer);
 }
@@ -77,11 +78,11 @@ void GradientScatter::finish_bucket(size_t b) {
   const bool add = has_gradient_[b];
   has_gradient_[b] = true;
   if (options_.to_sink) {
-    sink_(b, as_stored(sum), add);
+    sink_(b, cast_to_storage(sum), add);
   } else if (!add) {
     kernel::cast(shard.data(), shard.dtype(), sum.data(), sum.dtype(), shard.count(), context_.stream);
   } else {
-    const Tensor term = as_stored(sum);
+    const Tensor term = cast_to_storage(sum);
     kernel::add_to(shard.data(), term.data(), shard.count(), shard.dtype(), context_.stream);
   }
 }
@@ -89,7 +90,7 @@ void GradientScatter::finish_bucket(size_t b) {
 void GradientScatter::end_pass() {
   if (!armed_) return;
   armed_ = false;
-  queue_.flush([this](nn::Parameter& p) {  // a parameter without a gradient counts as zero
+  queue_.flush([this](nn::Parameter& p) {  // writes zeros for a parameter without a gradient
     p.weight.gradient();
     autograd::clear_if_stale(p.weight, context_.stream);
   });

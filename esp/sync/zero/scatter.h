@@ -1,8 +1,10 @@
-// Gradient buckets of ZeRO stages 2 and 3: a bucket is allocated with its first gradient, reduce-scattered when full,
-// added to this rank's shard, and freed. Shards are stored here or off the device (GradientSink).
+// Gradient buckets of ZeRO stages 2 and 3. A bucket is allocated with its first gradient and reduce-scattered when
+// full. The result is added to this rank's shard, and the bucket is freed. Shards are stored here, or by a GradientSink
+// off the device.
 //
-// A few buckets are in flight at a time: launching one more waits for the oldest, which bounds the memory. Buckets are
-// kept over micro-batches where the caller accumulates locally. One thread, the one that runs backward.
+// A few buckets are in flight at a time: launching one more waits for the oldest, which bounds the memory. If
+// micro-batches are accumulated locally, buckets stay allocated until the last micro-batch. Called only from the thread
+// that runs backward.
 #pragma once
 
 #include <deque>
@@ -17,23 +19,23 @@ class GradientScatter {
  public:
   struct Options {
     DType storage = DType::f32;
-    bool local = false;    // accumulate micro-batches in the buckets; otherwise in the shard
-    bool to_sink = false;  // the shards are stored in the sink
+    bool local = false;    // where micro-batches are accumulated: true: in the buckets; false: in the shards
+    bool to_sink = false;  // true: the sink stores the shards
     size_t max_in_flight = 2;
   };
-  // Sets on_ready and on_gradient of every parameter. `scatter` splits the buckets according to `chunks`. The shards
-  // are one tensor of category gradient.
-  GradientScatter(std::vector<Bucket> buckets, const tensor::Context& context, std::vector<comm::Chunk> chunks,
+  // Sets on_ready and on_gradient of every parameter. `chunks` are the ranges of each bucket that this rank owns. The
+  // shards are one tensor of memory category gradient.
+  GradientScatter(std::vector<GradientBucket> buckets, const tensor::Context& context, std::vector<comm::Chunk> chunks,
                   std::unique_ptr<BucketScatter> scatter, const Options& options);
 
-  const std::vector<Bucket>& buckets() const { return queue_.buckets(); }
-  // This rank's chunk of a bucket, and the destination of its sum.
+  const std::vector<GradientBucket>& buckets() const { return queue_.buckets(); }
+  // The range of a bucket that this rank owns, and the tensor that holds its sum.
   comm::Chunk chunk(size_t bucket) const { return chunks_[bucket]; }
-  tensor::Tensor shard(size_t bucket) const { return shards_[bucket]; }  // undefined where the sink stores them
-  // Receives ranges of a bucket's chunk: (bucket, sum of the chunk, whether to accumulate).
+  tensor::Tensor shard(size_t bucket) const { return shards_[bucket]; }  // undefined if the sink stores the shards
+  // The sink receives the sum of this rank's chunk of a bucket. add: adds it to the sums received before.
   using Sink = std::function<void(size_t bucket, const tensor::Tensor& sum, bool add)>;
   void set_sink(Sink sink) { sink_ = std::move(sink); }
-  BucketScatter& over_ranks() const { return *scatter_; }
+  BucketScatter& bucket_scatter() const { return *scatter_; }
   double exposed_ms() const { return scatter_->exposed_ms(); }
 
   void begin_pass(const PassOptions& pass);
@@ -44,14 +46,14 @@ class GradientScatter {
   void attach(size_t bucket);
   void launch(size_t bucket);
   void finish_bucket(size_t bucket);
-  tensor::Tensor as_stored(const tensor::Tensor& sum) const;
+  tensor::Tensor cast_to_storage(const tensor::Tensor& sum) const;
 
   const tensor::Context context_;
   const std::vector<comm::Chunk> chunks_;
   const std::unique_ptr<BucketScatter> scatter_;
   const Options options_;
-  std::vector<tensor::Tensor> shards_, attached_;  // attached_: undefined where a bucket is not allocated
-  std::vector<bool> has_gradient_;                 // shards with a contribution in this step
+  std::vector<tensor::Tensor> shards_, attached_;  // attached_: the buckets; undefined while not allocated
+  std::vector<bool> has_gradient_;                 // [bucket]: its shard has received a sum in this step
   std::deque<size_t> in_flight_;
   Sink sink_;
   BucketQueue queue_;

@@ -1,6 +1,8 @@
-// Shard groups: the ranks that share one set of shards, and the ranks that hold the same shard in other groups.
+// Shard groups. intra_group: the ranks that together hold all shards of one replica. inter_group: the ranks that hold
+// the same shard in all groups.
 //
-// Without groups (group = 0 or the world size) the first is all ranks and the second is null. Splitting is collective.
+// Without groups (group = 0 or the number of ranks) intra_group is all ranks and inter_group is null. The constructor
+// is collective.
 #pragma once
 
 #include <memory>
@@ -12,22 +14,22 @@ namespace esp::sync {
 
 class ShardGroup {
  public:
-  explicit ShardGroup(const Setup& setup);  // UsageError when group does not divide the ranks
+  explicit ShardGroup(const Setup& setup);  // throws UsageError if sync.group does not divide the number of ranks
 
-  TimedCommunicator& inside() { return inside_; }
-  const TimedCommunicator& inside() const { return inside_; }
-  bool has_replicas() const { return across_.size() > 1; }
-  bool alone() const { return inside_.size() == 1 && !has_replicas(); }
-  TimedCommunicator& across() { return across_; }
-  bool first_group() const { return across_.rank() == 0; }
+  TimedCommunicator& intra_group() { return intra_group_; }
+  const TimedCommunicator& intra_group() const { return intra_group_; }
+  bool has_replicas() const { return inter_group_.size() > 1; }
+  bool is_single_rank() const { return intra_group_.size() == 1 && !has_replicas(); }
+  TimedCommunicator& inter_group() { return inter_group_; }
+  bool first_group() const { return inter_group_.rank() == 0; }
 
   std::vector<NamedGroup> groups() const;
-  double exposed_ms() const { return inside_.exposed_ms() + across_.exposed_ms(); }
+  double exposed_ms() const { return intra_group_.exposed_ms() + inter_group_.exposed_ms(); }
   void reset_times();
 
  private:
-  std::unique_ptr<comm::Communicator> inside_comm_, across_comm_;
-  TimedCommunicator inside_, across_;
+  std::unique_ptr<comm::Communicator> intra_group_comm_, inter_group_comm_;
+  TimedCommunicator intra_group_, inter_group_;
 };
 
 }  // namespace esp::sync

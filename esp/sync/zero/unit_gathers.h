@@ -1,5 +1,5 @@
-// All-gather of a unit's weights from the ranks' shards: unchanged, quantised on the wire (qwz), or in backward from a
-// secondary shard in the node (hpz), as in ZeRO++ (Wang et al. 2023).
+// All-gather of a unit's weights from the shards of the ranks. Variants: unchanged; quantised on the wire (qwz); in
+// backward from a secondary shard inside the node (hpz). qwz and hpz are parts of ZeRO++ (Wang et al. 2023).
 #pragma once
 
 #include <deque>
@@ -12,7 +12,7 @@
 
 namespace esp::sync {
 
-// `shards` by unit, this rank's chunk of each; borrowed.
+// `shards` contains this rank's chunk of each unit; not owned.
 class PlainGather final : public UnitGather {
  public:
   PlainGather(TimedCommunicator& ranks, const std::vector<tensor::Tensor>& shards);
@@ -44,8 +44,8 @@ class NodeGather final : public UnitGather {
   const std::vector<tensor::Tensor>& shards_;
   const Options options_;
   std::deque<QuantisedGather> gathers_;
-  std::deque<SecondaryShard> secondary_;  // empty without hpz
-  std::vector<bool> from_node_;           // the gather in flight reads the secondary shard
+  std::deque<SecondaryShard> secondary_;  // one per unit; empty without hpz
+  std::vector<bool> from_node_;           // [unit]: the gather in flight reads the secondary shards of this node
 };
 
 }  // namespace esp::sync

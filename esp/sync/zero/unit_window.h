@@ -1,14 +1,15 @@
-// Unit window of ZeRO stage 3: the units whose weights are gathered on this rank. Forward and backward walk over the
-// units; each is gathered before its first use and freed when the walk has moved on.
+// Unit window of ZeRO stage 3: the units whose weights are gathered on this rank. Forward and backward use one unit
+// after another. A unit is gathered before its first use and freed when the next unit is used.
 //
-// The first pass of a kind (training, evaluation) gathers on demand and records the order of uses; later passes
-// prefetch the next `ahead` other units of that order while the current one computes, and keep those that are already
-// gathered; the gather gets a hint for the two units after those. A walk that departs from the recorded order gathers
-// on demand and records again. All ranks walk, and so gather, in the same order.
+// The first pass of a kind (training, evaluation) gathers on demand and records the order of uses. Later passes
+// prefetch the next `ahead` units of that order while the current unit computes, and keep those that are already
+// gathered. The gather gets a hint for the two units after those. If a pass departs from the recorded order, it gathers
+// on demand and records again. All ranks use units, and so gather them, in the same order.
 //
-// Forward's units are freed when backward begins, so each is gathered once for either; `keep` keeps them, and `stay`
-// keeps those that backward needs first, and at the end of a pass those that the next begins with (STRONGHOLD's window,
-// Sun 2022): never more than ahead + 1. One thread, the one that computes.
+// Forward's units are freed when backward begins, so each unit is gathered once for forward and once for backward.
+// `keep_gathered` keeps all of them. `keep_window` keeps the units that backward needs first, and at the end of a pass
+// those that the next pass needs first: at most ahead + 1 (STRONGHOLD's window, Sun 2022). Called only from the thread
+// that computes.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +19,17 @@
 
 namespace esp::sync {
 
-// Gathers the weights of a unit.
+// UnitGather: gathers the weights of a unit from the ranks' shards.
 class UnitGather {
  public:
   virtual ~UnitGather() = default;
   virtual void start(size_t unit, const tensor::Tensor& whole) = 0;
-  virtual void finish(size_t unit, const tensor::Tensor& whole) = 0;  // of one started; waits
-  // Hint that a unit is started soon: `distance` 1 is the next after the window, 2 the one after it.
+  virtual void finish(size_t unit, const tensor::Tensor& whole) = 0;  // waits for the gather that `start` began
+  // Hint that a unit will be started soon. distance = 1: the first unit after the window; 2: the second.
   virtual void hint(size_t, int /*distance*/) {}
-  virtual void values_changed() {}        // after a step: cached copies are stale
-  virtual double exposed_ms() const = 0;  // time spent waiting since construction
-  // duration of the last fetch, waited for or not; 0 where not measured
+  virtual void values_changed() {}        // call after a step: cached copies of the weights are stale
+  virtual double exposed_ms() const = 0;  // total time spent waiting since construction
+  // Duration of the last fetch of the unit, including the part that overlapped compute; 0 if not measured.
   virtual double fetch_ms(size_t) const { return 0; }
 };
 
@@ -37,8 +38,8 @@ class UnitWindow {
   struct Options {
     DType storage = DType::f32;
     int64_t ahead = 1;
-    bool keep = false;
-    bool stay = false;
+    bool keep_gathered = false;
+    bool keep_window = false;
   };
   // Sets on_use of every parameter.
   UnitWindow(nn::ParameterList& parameters, const tensor::Context& context, UnitGather& gather, const Options& options);
@@ -46,28 +47,29 @@ class UnitWindow {
   void begin_pass(bool training);
   void begin_backward();
   void end_pass();
-  // Frees all units and marks cached copies stale.
+  // Frees all units and marks cached copies of the weights as stale.
   void values_changed();
   void set_ahead(int64_t ahead) { options_.ahead = ahead; }
-  // Allocates a unit's memory to be filled by the caller; `drop` frees it.
-  void open(size_t unit);
+  // Allocates the memory of a whole unit without gathering; the caller fills it. `drop` frees it.
+  void allocate(size_t unit);
   void drop(size_t unit);
 
   int64_t num_gathers() const { return num_gathers_; }
-  bool away(size_t unit) const { return at_[unit] == UnitState::shards; }
-  // By unit, the compute time of the last training pass until the next unit was used; excludes waits for weights.
-  struct Computed {
+  bool is_sharded(size_t unit) const { return states_[unit] == UnitState::shards; }
+  // Compute time of each unit in the last training pass: from its use to the use of the next unit, without waits for
+  // weights.
+  struct ComputeTimes {
     double forward_ms = 0, backward_ms = 0;
   };
-  const std::vector<Computed>& computed() const { return computed_; }
+  const std::vector<ComputeTimes>& computed() const { return computed_; }
 
  private:
   enum class UnitState : uint8_t { shards, gathering, gathered };
   static constexpr size_t kNone = static_cast<size_t>(-1);
   void use(size_t unit);
-  void note(size_t unit);
+  void record_use(size_t unit);
   void fetch(size_t unit);
-  void look_ahead();
+  void prefetch_next();
   bool needed_soon(size_t unit) const;
   void drop_unless_needed();
   void drop_all();
@@ -77,18 +79,20 @@ class UnitWindow {
   const tensor::Context context_;
   UnitGather& gather_;
   Options options_;
-  std::vector<UnitState> at_;
+  std::vector<UnitState> states_;
   std::vector<tensor::Tensor> whole_;
-  std::vector<size_t> orders_[2], *order_ = nullptr;  // of evaluation, of training
-  size_t turn_ = kNone;                               // index in training's order at which backward began
-  size_t next_ = 0;                                   // index in the order
+  // recorded orders of unit uses: [0] in evaluation, [1] in training; order_: the order of this pass
+  std::vector<size_t> orders_[2], *order_ = nullptr;
+  size_t backward_begin_ = kNone;  // index into orders_[1] where backward begins
+  size_t next_ = 0;                // index into *order_ of the next use
   size_t current_ = kNone;
-  std::vector<size_t> soon_;  // distinct units of the order from next_ on, without current_: at most ahead + 2
-  size_t num_to_fetch_ = 0;   // of soon_; the rest belongs to the next pass
+  // the next distinct units of the order, from next_ on, without current_; at most ahead + 2
+  std::vector<size_t> upcoming_;
+  size_t num_to_fetch_ = 0;  // number of units in upcoming_ that are prefetched; the others belong to the next pass
   bool training_ = false, in_backward_ = false;
-  std::vector<Computed> computed_;  // by unit
-  int64_t began_ns_ = 0;            // start of the current unit's compute
-  bool known_ = false;              // whether the recorded order still holds
+  std::vector<ComputeTimes> computed_;  // [unit]: its compute times
+  int64_t began_ns_ = 0;                // time at which the current unit began to compute
+  bool order_is_valid_ = false;         // true: this pass follows the recorded order so far
   int64_t num_gathers_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The unit window: when units are gathered, and how many at a time.
+// Tests when UnitWindow gathers units, and how many at a time.
 #include "esp/sync/zero/unit_window.h"
 
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@ namespace {
 
 using tensor::Tensor;
 
-// Unit u is filled with u + 1 in `finish`, not before.
-class Noted final : public UnitGather {
+// Fills unit u with the value u + 1, but only in `finish`, so that a use before `finish` is detected.
+class RecordingGather final : public UnitGather {
  public:
   void start(size_t unit, const Tensor&) override { started.push_back(unit); }
   void finish(size_t unit, const Tensor& whole) override {
@@ -24,25 +24,25 @@ class Noted final : public UnitGather {
   std::vector<size_t> started, finished;
 };
 
-struct Walk {
+struct WindowFixture {
   static constexpr int64_t kCount = 10;
   device::MemoryAccount account;
   device::MemoryPool pool{account};
   device::ThreadPool threads{1};
   tensor::Context context{{{}, &threads, nullptr}, &pool};
   nn::ParameterList list;
-  Noted gather;
+  RecordingGather gather;
   std::unique_ptr<UnitWindow> window;
 
-  Walk(int num_units, int64_t ahead, bool keep = false) {
+  WindowFixture(int num_units, int64_t ahead, bool keep_gathered = false) {
     for (int u = 0; u < num_units; ++u) {
       list.begin_unit(std::to_string(u));
       list.add("p" + std::to_string(u), {kCount}, nn::Init::zeros(), false);
     }
-    window = std::make_unique<UnitWindow>(list, context, gather, UnitWindow::Options{DType::f32, ahead, keep});
+    window = std::make_unique<UnitWindow>(list, context, gather, UnitWindow::Options{DType::f32, ahead, keep_gathered});
   }
   void use(size_t unit) {
-    const Tensor values = list.all()[unit].weight.used_value();
+    const Tensor values = list.all()[unit].weight.fetch_value();
     ASSERT_TRUE(values.defined());
     EXPECT_EQ(values.as<float>()[kCount - 1], static_cast<float>(unit + 1));
   }
@@ -61,58 +61,58 @@ struct Walk {
 
 TEST(UnitWindow, GathersEachUnitOnceForwardAndOnceBackward) {
   for (const int64_t ahead : {0, 1, 2, 3, 7}) {
-    Walk walk(4, ahead);
+    WindowFixture fixture(4, ahead);
     for (int step = 0; step < 3; ++step) {
-      walk.step({0, 1, 2, 3}, {3, 2, 1, 0});
+      fixture.step({0, 1, 2, 3}, {3, 2, 1, 0});
       for (size_t unit = 0; unit < 4; ++unit)
-        EXPECT_EQ(std::count(walk.gather.started.begin(), walk.gather.started.end(), unit), 2)
+        EXPECT_EQ(std::count(fixture.gather.started.begin(), fixture.gather.started.end(), unit), 2)
             << "unit " << unit << ", ahead " << ahead << ", step " << step;
-      EXPECT_LE(walk.units_at_most(), static_cast<uint64_t>(ahead) + 1);
+      EXPECT_LE(fixture.units_at_most(), static_cast<uint64_t>(ahead) + 1);
     }
   }
 }
 
-TEST(UnitWindow, PrefetchesOnceTheOrderIsRecorded) {
-  Walk walk(4, 2);
-  walk.step({0, 1, 2, 3}, {});
-  walk.gather.started.clear();
-  walk.gather.finished.clear();
-  walk.window->begin_pass(true);
-  walk.use(0);
-  EXPECT_EQ(walk.gather.started, (std::vector<size_t>{0, 1, 2}));
-  EXPECT_EQ(walk.gather.finished, (std::vector<size_t>{0}));
-  walk.use(1);
-  EXPECT_EQ(walk.gather.started, (std::vector<size_t>{0, 1, 2, 3}));
-  walk.window->end_pass();
+TEST(UnitWindow, PrefetchesAfterTheOrderIsRecorded) {
+  WindowFixture fixture(4, 2);
+  fixture.step({0, 1, 2, 3}, {});
+  fixture.gather.started.clear();
+  fixture.gather.finished.clear();
+  fixture.window->begin_pass(true);
+  fixture.use(0);
+  EXPECT_EQ(fixture.gather.started, (std::vector<size_t>{0, 1, 2}));
+  EXPECT_EQ(fixture.gather.finished, (std::vector<size_t>{0}));
+  fixture.use(1);
+  EXPECT_EQ(fixture.gather.started, (std::vector<size_t>{0, 1, 2, 3}));
+  fixture.window->end_pass();
 }
 
-TEST(UnitWindow, KeepsUnitsIfConfigured) {
-  Walk walk(4, 1, true);
+TEST(UnitWindow, GathersEachUnitOncePerStepWithKeepGathered) {
+  WindowFixture fixture(4, 1, true);
   for (int step = 0; step < 2; ++step) {
-    walk.step({0, 1, 2, 3}, {3, 2, 1, 0});
-    EXPECT_EQ(walk.gather.started.size(), 4u);
+    fixture.step({0, 1, 2, 3}, {3, 2, 1, 0});
+    EXPECT_EQ(fixture.gather.started.size(), 4u);
   }
 }
 
-TEST(UnitWindow, FollowsAWalkThatChanges) {
-  Walk walk(4, 2);
-  walk.step({0, 1, 2, 3}, {3, 2, 1, 0});
-  walk.step({0, 2, 1, 3}, {3, 1, 2, 0});
-  walk.step({0, 1}, {1, 0});
-  walk.step({0, 1, 2, 3}, {3, 2, 1, 0});
-  walk.step({3, 0}, {0, 1, 2});
-  walk.step({3, 0}, {0, 1, 2});
-  EXPECT_EQ(walk.gather.started, (std::vector<size_t>{3, 0, 0, 1, 2}));
+TEST(UnitWindow, RecordsTheOrderAgainWhenItChanges) {
+  WindowFixture fixture(4, 2);
+  fixture.step({0, 1, 2, 3}, {3, 2, 1, 0});
+  fixture.step({0, 2, 1, 3}, {3, 1, 2, 0});
+  fixture.step({0, 1}, {1, 0});
+  fixture.step({0, 1, 2, 3}, {3, 2, 1, 0});
+  fixture.step({3, 0}, {0, 1, 2});
+  fixture.step({3, 0}, {0, 1, 2});
+  EXPECT_EQ(fixture.gather.started, (std::vector<size_t>{3, 0, 0, 1, 2}));
 }
 
-TEST(UnitWindow, SeparatesTrainingFromEvaluation) {
-  Walk walk(3, 1);
-  walk.step({0, 1, 2}, {2, 1});
-  walk.window->begin_pass(false);
-  for (const size_t unit : {0, 1, 2}) walk.use(unit);
-  walk.window->end_pass();
-  walk.step({0, 1, 2}, {2, 1});
-  EXPECT_EQ(walk.gather.started.size(), 5u);
+TEST(UnitWindow, RecordsTrainingAndEvaluationOrdersSeparately) {
+  WindowFixture fixture(3, 1);
+  fixture.step({0, 1, 2}, {2, 1});
+  fixture.window->begin_pass(false);
+  for (const size_t unit : {0, 1, 2}) fixture.use(unit);
+  fixture.window->end_pass();
+  fixture.step({0, 1, 2}, {2, 1});
+  EXPECT_EQ(fixture.gather.started.size(), 5u);
 }
 
 }  // namespace

@@ -14,13 +14,13 @@ namespace {
 using device::MemoryCategory;
 using tensor::Tensor;
 
-std::vector<Bucket> buckets_of(const Setup& setup) {
+std::vector<GradientBucket> buckets_of(const Setup& setup) {
   const auto bytes = [](double mb) { return static_cast<int64_t>(mb * (1 << 20)); };
-  return make_buckets(*setup.parameters, bytes(setup.options.first_bucket_mb), bytes(setup.options.bucket_mb),
-                      setup.storage);
+  return make_gradient_buckets(*setup.parameters, bytes(setup.options.first_bucket_mb), bytes(setup.options.bucket_mb),
+                               setup.storage);
 }
 
-// Common to both stages: all weights in one buffer, of which each rank updates its chunk of every bucket.
+// Base of both stages: all weights are in one buffer, and each rank updates its chunk of every bucket.
 class ReplicatedWeights : public Strategy {
  public:
   explicit ReplicatedWeights(const Setup& setup)
@@ -36,46 +36,47 @@ class ReplicatedWeights : public Strategy {
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override {
     for (auto& unit : parameters_.units()) f(unit);
   }
-  std::vector<optim::ValueShard> held() override {
+  std::vector<optim::ValueShard> checkpoint_shards() override {
     std::vector<optim::ValueShard> all;
     if (group_.first_group())
-      for (const optim::OptimizerShard& one : owned()) all.push_back({one.range, one.values});
+      for (const optim::OptimizerShard& one : optimizer_shards()) all.push_back({one.range, one.values});
     return all;
   }
   void set_sink(GradientSink* sink) override { sink_ = sink; }
   const std::vector<double>& sums_of_squares() override {
     if (setup_.gradients_to_sink)
-      for (size_t i = 0; i < num_owned_; ++i) norm_->set_gradients(i, sink_->taken(i));
-    return norm_->sums(group_.inside());
+      for (size_t i = 0; i < num_owned_; ++i) norm_->set_gradients(i, sink_->gradient(i));
+    return norm_->sums(group_.intra_group());
   }
   void after_step() override {
     std::vector<Work> works;
     const auto& all = buckets();
-    for (auto bucket = all.rbegin(); bucket != all.rend(); ++bucket)  // in the order in which forward uses them
-      works.push_back(group_.inside().start_all_gather(values_.slice(bucket->begin, bucket->end)));
-    for (const Work& work : works) group_.inside().wait(work, "values");
+    // reversed: forward uses the last bucket first
+    for (auto bucket = all.rbegin(); bucket != all.rend(); ++bucket)
+      works.push_back(group_.intra_group().start_all_gather(values_.slice(bucket->begin, bucket->end)));
+    for (const Work& work : works) group_.intra_group().wait(work, "values");
   }
   StepTimes times() const override { return {group_.exposed_ms()}; }
   std::vector<NamedGroup> groups() const override {
     std::vector<NamedGroup> all = group_.groups();
-    for (const NamedGroup& group : over_ranks().groups()) all.push_back(group);
+    for (const NamedGroup& group : bucket_scatter().groups()) all.push_back(group);
     return all;
   }
-  std::vector<ExtraState> extra_state() override { return over_ranks().extra_state(); }
-  std::vector<std::string> take_notes() override { return over_ranks().take_notes(); }
+  std::vector<ExtraState> extra_state() override { return bucket_scatter().extra_state(); }
+  std::vector<std::string> take_notes() override { return bucket_scatter().take_notes(); }
 
  protected:
-  virtual const std::vector<Bucket>& buckets() const = 0;
-  virtual BucketScatter& over_ranks() const = 0;
-  // Elements [begin, end) of this rank's chunk of a bucket, in gradient storage.
+  virtual const std::vector<GradientBucket>& buckets() const = 0;
+  virtual BucketScatter& bucket_scatter() const = 0;
+  // Gradients of the elements [begin, end) of this rank's chunk of a bucket; undefined if a sink stores them.
   virtual Tensor gradients(size_t bucket, int64_t begin, int64_t end) const = 0;
 
-  std::vector<optim::OptimizerShard> owned() override {
+  std::vector<optim::OptimizerShard> optimizer_shards() override {
     std::vector<optim::OptimizerShard> all;
     for (size_t b = 0; b < buckets().size(); ++b) {
-      const comm::Chunk chunk = group_.inside().chunk(buckets()[b].count());
+      const comm::Chunk chunk = group_.intra_group().chunk(buckets()[b].count());
       const int64_t first = buckets()[b].begin + static_cast<int64_t>(chunk.offset);
-      for (const optim::UnitRange& range : ranges_of(parameters_, first, first + static_cast<int64_t>(chunk.count))) {
+      for (const optim::UnitRange& range : unit_ranges(parameters_, first, first + static_cast<int64_t>(chunk.count))) {
         const int64_t at = parameters_.units()[static_cast<size_t>(range.unit)].first + range.begin;
         const int64_t count = range.end - range.begin;
         all.push_back({range, values_.slice(at, at + count), gradients(b, at - first, at - first + count)});
@@ -84,14 +85,15 @@ class ReplicatedWeights : public Strategy {
     return all;
   }
   void make_norm() {
-    std::vector<optim::OptimizerShard> mine = owned();
+    std::vector<optim::OptimizerShard> mine = optimizer_shards();
     num_owned_ = mine.size();
-    norm_.emplace(parameters_, setup_.context, std::move(mine), shard_boundaries(buckets(), group_.inside().size()),
-                  setup_.storage, setup_.options.deterministic);
+    norm_.emplace(parameters_, setup_.context, std::move(mine),
+                  shard_boundaries(buckets(), group_.intra_group().size()), setup_.storage,
+                  setup_.options.deterministic);
   }
-  std::vector<comm::Chunk> chunks_of(const std::vector<Bucket>& all) const {
+  std::vector<comm::Chunk> chunks_of(const std::vector<GradientBucket>& all) const {
     std::vector<comm::Chunk> chunks;
-    for (const Bucket& bucket : all) chunks.push_back(group_.inside().chunk(bucket.count()));
+    for (const GradientBucket& bucket : all) chunks.push_back(group_.intra_group().chunk(bucket.count()));
     return chunks;
   }
 
@@ -136,7 +138,7 @@ class Zero1 final : public ReplicatedWeights {
   void finish() override {
     for (const size_t bucket : in_flight_) {
       const Tensor all = bucket_of(bucket), sum = scatter_->finish(bucket);
-      const comm::Chunk chunk = group_.inside().chunk(all.count());
+      const comm::Chunk chunk = group_.intra_group().chunk(all.count());
       from_wire(setup_.context, sum,
                 all.slice(static_cast<int64_t>(chunk.offset), static_cast<int64_t>(chunk.offset + chunk.count)));
     }
@@ -144,15 +146,15 @@ class Zero1 final : public ReplicatedWeights {
   }
 
  private:
-  const std::vector<Bucket>& buckets() const override { return queue_.buckets(); }
-  BucketScatter& over_ranks() const override { return *scatter_; }
+  const std::vector<GradientBucket>& buckets() const override { return queue_.buckets(); }
+  BucketScatter& bucket_scatter() const override { return *scatter_; }
   Tensor bucket_of(size_t index) const {
-    const Bucket& bucket = queue_.buckets()[index];
+    const GradientBucket& bucket = queue_.buckets()[index];
     return gradients_.slice(bucket.begin, bucket.end);
   }
   Tensor gradients(size_t bucket, int64_t begin, int64_t end) const override {
-    const Bucket& of = queue_.buckets()[bucket];
-    const int64_t first = of.begin + static_cast<int64_t>(group_.inside().chunk(of.count()).offset);
+    const GradientBucket& of = queue_.buckets()[bucket];
+    const int64_t first = of.begin + static_cast<int64_t>(group_.intra_group().chunk(of.count()).offset);
     return gradients_.slice(first + begin, first + end);
   }
 
@@ -180,26 +182,27 @@ class Zero2 final : public ReplicatedWeights {
   void finish() override { scatter_.finish(); }
 
  private:
-  const std::vector<Bucket>& buckets() const override { return scatter_.buckets(); }
-  BucketScatter& over_ranks() const override { return scatter_.over_ranks(); }
+  const std::vector<GradientBucket>& buckets() const override { return scatter_.buckets(); }
+  BucketScatter& bucket_scatter() const override { return scatter_.bucket_scatter(); }
   Tensor gradients(size_t bucket, int64_t begin, int64_t end) const override {
     return setup_.gradients_to_sink ? Tensor() : scatter_.shard(bucket).slice(begin, end);
   }
-  // A chunk may span several units: owned ranges follow each other bucket by bucket, in the order of owned().
+  // Passes the sum of a chunk to the sink, split by unit: a chunk may span several units. `index` counts the owned
+  // ranges bucket by bucket, as optimizer_shards() lists them.
   void send(size_t bucket, const Tensor& sum, bool add) {
     size_t index = 0;
     for (size_t b = 0; b < bucket; ++b) index += ranges_in(b).size();
     int64_t at = 0;
     for (const optim::UnitRange& range : ranges_in(bucket)) {
       const int64_t count = range.end - range.begin;
-      sink_->take(index++, 0, sum.slice(at, at + count), add);
+      sink_->take_gradient(index++, 0, sum.slice(at, at + count), add);
       at += count;
     }
   }
   std::vector<optim::UnitRange> ranges_in(size_t bucket) const {
     const comm::Chunk chunk = scatter_.chunk(bucket);
     const int64_t first = buckets()[bucket].begin + static_cast<int64_t>(chunk.offset);
-    return ranges_of(parameters_, first, first + static_cast<int64_t>(chunk.count));
+    return unit_ranges(parameters_, first, first + static_cast<int64_t>(chunk.count));
   }
 
   GradientScatter scatter_;
@@ -209,7 +212,8 @@ class Zero2 final : public ReplicatedWeights {
 
 std::unique_ptr<Strategy> make_zero1(const Setup& setup) {
   check_compression(setup.options);
-  ESP_CHECK(!setup.gradients_to_sink, "zero1 keeps gradients on the device");
+  ESP_CHECK(!setup.gradients_to_sink,
+            "zero1: does not support a gradient sink, because its gradients stay on the device");
   if (setup.options.accumulate == "reduced")
     throw UsageError(
         "sync.accumulate: got reduced; method zero1 supports auto and local (micro-batches are summed before "

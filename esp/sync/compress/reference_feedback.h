@@ -1,5 +1,5 @@
-// The algorithms of feedback.h for all ranks in one process, as the papers state them: loops over workers and values,
-// with a compressor as the function x → C(x). For tests: distributed results must equal these bit for bit.
+// Single-process reference for tests: the algorithms of error_feedback.h as the papers state them, written as loops
+// over workers and values. The distributed results must be bit-identical.
 #pragma once
 
 #include <string>
@@ -12,12 +12,12 @@
 namespace esp::sync {
 
 template <typename T>
-class Emulation {
+class ReferenceFeedback {
  public:
   using Vector = Values<T>;
 
-  Emulation(const Compressor& compressor, AggregationMethod method, int num_workers, size_t count, uint64_t seed,
-            double factor)
+  ReferenceFeedback(const Compressor& compressor, AggregationMethod method, int num_workers, size_t count,
+                    uint64_t seed, double factor)
       : errors(static_cast<size_t>(num_workers), Vector(count)),
         estimates(errors),
         server_error(count),
@@ -30,31 +30,31 @@ class Emulation {
   Vector none(const std::vector<Vector>& g) {
     Vector sum(count());
     const uint64_t event = events_++;
-    for (size_t i = 0; i < g.size(); ++i) add(sum, up(g[i], event, i), i == 0);
+    for (size_t i = 0; i < g.size(); ++i) add(sum, worker_to_server(g[i], event, i), i == 0);
     scale(sum);
-    return method_ == AggregationMethod::two_phase ? down(sum, events_++) : sum;
+    return method_ == AggregationMethod::two_phase ? server_to_worker(sum, events_++) : sum;
   }
 
-  // The collect half alone, with or without error feedback.
+  // The result of the first phase (collect) only, with or without feedback.
   Vector scattered(const std::string& feedback, const std::vector<Vector>& g) {
     if (feedback == "ef") return ef(g);
     if (feedback == "ef21") return ef21(g);
     Vector sum(count());
     const uint64_t event = events_++;
-    for (size_t i = 0; i < g.size(); ++i) add(sum, up(g[i], event, i), i == 0);
+    for (size_t i = 0; i < g.size(); ++i) add(sum, worker_to_server(g[i], event, i), i == 0);
     return scaled(sum);
   }
 
   Vector ef(const std::vector<Vector>& g) {
-    const Vector sum = squeeze(g, 1);
+    const Vector sum = compress_with_error(g, 1);
     return scaled(sum);
   }
 
   Vector neolithic(const std::vector<Vector>& g, int rounds) {
-    add(server_error, scaled(squeeze(g, rounds)), false);
+    add(server_error, scaled(compress_with_error(g, rounds)), false);
     Vector out(count());
     for (int r = 0; r < rounds; ++r) {
-      const Vector sent = down(server_error, events_++);
+      const Vector sent = server_to_worker(server_error, events_++);
       subtract(server_error, sent);
       add(out, sent, r == 0);
     }
@@ -67,7 +67,7 @@ class Emulation {
     for (size_t i = 0; i < g.size(); ++i) {
       Vector change = g[i];
       subtract(change, estimates[i]);
-      const Vector sent = up(change, event, i);
+      const Vector sent = worker_to_server(change, event, i);
       add(estimates[i], sent, false);
       add(sum, sent, i == 0);
     }
@@ -90,13 +90,13 @@ class Emulation {
   size_t count() const { return server_error.size(); }
 
   // Σ over rounds and workers of C(p_i), p_i = e_i + g_i; e_i keeps the residual.
-  Vector squeeze(const std::vector<Vector>& g, int rounds) {
+  Vector compress_with_error(const std::vector<Vector>& g, int rounds) {
     Vector sum(count());
     for (size_t i = 0; i < g.size(); ++i) add(errors[i], g[i], false);
     for (int r = 0; r < rounds; ++r) {
       const uint64_t event = events_++;
       for (size_t i = 0; i < g.size(); ++i) {
-        const Vector sent = up(errors[i], event, i);
+        const Vector sent = worker_to_server(errors[i], event, i);
         subtract(errors[i], sent);
         add(sum, sent, r == 0 && i == 0);
       }
@@ -104,12 +104,12 @@ class Emulation {
     return sum;
   }
 
-  Vector up(const Vector& x, uint64_t event, size_t worker) const {
+  Vector worker_to_server(const Vector& x, uint64_t event, size_t worker) const {
     const RandomKey draw{seed_, event, static_cast<uint32_t>(worker)};
     if (method_ != AggregationMethod::two_phase) return compressed(compressor_, x, draw);
-    return chunk_by_chunk(x, [&](int k) { return draw.of_chunk(k); });
+    return chunk_by_chunk(x, [&](int k) { return draw.for_chunk(k); });
   }
-  Vector down(const Vector& q, uint64_t event) const {
+  Vector server_to_worker(const Vector& q, uint64_t event) const {
     if (method_ != AggregationMethod::two_phase)
       return compressed(compressor_, q, {seed_, event, RandomKey::kAllRanks});
     return chunk_by_chunk(q, [&](int k) { return RandomKey{seed_, event, static_cast<uint32_t>(k)}; });

@@ -1,27 +1,27 @@
-#include "esp/sync/compress/feedback.h"
+#include "esp/sync/compress/error_feedback.h"
 
 #include <mutex>
 
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
-#include "esp/sync/compress/emulation.h"
+#include "esp/sync/compress/reference_feedback.h"
 
 namespace esp::sync {
 namespace {
 
 constexpr uint64_t kSeed = 31;
 
-// One function per worker, given by its gradient; everything in f64.
-struct OptimizationProblem {
+// A test problem: one function per worker, given by its gradient, in f64.
+struct TestProblem {
   int workers;
   size_t dimension;
   std::function<Values<double>(int worker, const Values<double>& x)> gradient;
   Values<double> start, minimum;
 };
 
-// Beznosikov et al. 2020: f_i = ⟨a_i, x⟩² + ¼‖x‖².
-OptimizationProblem divergence_problem() {
+// The counterexample of Beznosikov et al. 2020: f_i = ⟨a_i, x⟩² + ¼‖x‖².
+TestProblem divergence_problem() {
   return {3,
           3,
           [](int worker, const Values<double>& x) {
@@ -36,17 +36,17 @@ OptimizationProblem divergence_problem() {
           {0, 0, 0}};
 }
 
-// f_i = ½Σ d_ij(x_j − b_ij)²: minimisers differ.
-OptimizationProblem heterogeneous_problem() {
+// f_i = ½Σ d_ij(x_j − b_ij)²: each worker has a different minimiser.
+TestProblem heterogeneous_problem() {
   auto curve = [](int i, size_t j) { return 0.5 + random_unit(1, static_cast<uint64_t>(i), j); };
   auto place = [](int i, size_t j) { return 4 * random_unit(2, static_cast<uint64_t>(i), j) - 2; };
-  OptimizationProblem problem{4, 16,
-                              [=](int worker, const Values<double>& x) {
-                                Values<double> g(16);
-                                for (size_t j = 0; j < 16; ++j) g[j] = curve(worker, j) * (x[j] - place(worker, j));
-                                return g;
-                              },
-                              Values<double>(16, 3.0), Values<double>(16)};
+  TestProblem problem{4, 16,
+                      [=](int worker, const Values<double>& x) {
+                        Values<double> g(16);
+                        for (size_t j = 0; j < 16; ++j) g[j] = curve(worker, j) * (x[j] - place(worker, j));
+                        return g;
+                      },
+                      Values<double>(16, 3.0), Values<double>(16)};
   for (size_t j = 0; j < 16; ++j) {
     double weight = 0, sum = 0;
     for (int i = 0; i < 4; ++i) weight += curve(i, j), sum += curve(i, j) * place(i, j);
@@ -60,15 +60,15 @@ struct Descent {
   AggregationMethod method = AggregationMethod::gather;
   double gamma = 0.02;
   int steps = 100;
-  bool inside() const { return feedback == "ef"; }  // the step size is part of the stored residual
+  // true: the step size is multiplied into the vector before compression, so the stored residual contains it
+  bool inside() const { return feedback == "ef"; }
 };
 
 void advance(Values<double>& x, const Values<double>& out, const Descent& descent) {
   for (size_t j = 0; j < x.size(); ++j) x[j] -= descent.inside() ? out[j] : descent.gamma * out[j];
 }
 
-Values<double> to_send(const OptimizationProblem& problem, int worker, const Values<double>& x,
-                       const Descent& descent) {
+Values<double> to_send(const TestProblem& problem, int worker, const Values<double>& x, const Descent& descent) {
   Values<double> g = problem.gradient(worker, x);
   if (descent.inside())
     for (double& v : g) v *= descent.gamma;
@@ -77,9 +77,10 @@ Values<double> to_send(const OptimizationProblem& problem, int worker, const Val
 
 using Path = std::vector<Values<double>>;
 
-Path emulated(const OptimizationProblem& problem, const Descent& descent) {
+Path emulated(const TestProblem& problem, const Descent& descent) {
   const auto compressor = make_compressor(descent.compressor);
-  Emulation<double> all(*compressor, descent.method, problem.workers, problem.dimension, kSeed, 1.0 / problem.workers);
+  ReferenceFeedback<double> all(*compressor, descent.method, problem.workers, problem.dimension, kSeed,
+                                1.0 / problem.workers);
   Path path{problem.start};
   for (int step = 0; step < descent.steps; ++step) {
     std::vector<Values<double>> g;
@@ -103,8 +104,8 @@ AggregationSetup sum_setup(comm::Communicator* comm, RankResources& place, const
   return sum;
 }
 
-// The same by ranks; returns the path of every rank, which must be equal.
-Path by_ranks(const OptimizationProblem& problem, const Descent& descent) {
+// Runs the descent on real ranks, checks that all ranks have the same path, and returns it.
+Path by_ranks(const TestProblem& problem, const Descent& descent) {
   const auto compressor = make_compressor(descent.compressor);
   std::vector<Path> paths(static_cast<size_t>(problem.workers));
   with_ranks_of(problem.workers, [&](comm::Communicator& comm) {
@@ -129,7 +130,7 @@ double distance(const Values<double>& a, const Values<double>& b) {
   return std::sqrt(distance2(a, b));
 }
 
-TEST(Divergence, PlainTopOneGrowsByElevenSixthsOfTheStep) {
+TEST(Divergence, IteratesGrowByElevenSixthsOfStepSizeWithTopOneWithoutFeedback) {
   const Descent plain{"topk:1", "none", AggregationMethod::gather, 0.02, 50};
   const Path path = by_ranks(divergence_problem(), plain);
   EXPECT_EQ(path, emulated(divergence_problem(), plain));
@@ -146,15 +147,15 @@ TEST(Divergence, FeedbackReachesTheMinimum) {
   }
 }
 
-// Mean distance to the minimum over the last steps.
-double floor_of(const Path& path, const OptimizationProblem& problem) {
+// Mean distance to the minimum over the last steps of the path.
+double floor_of(const Path& path, const TestProblem& problem) {
   double sum = 0;
   for (size_t back = 1; back <= 500; ++back) sum += distance(path[path.size() - back], problem.minimum);
   return sum / 500;
 }
 
-TEST(Heterogeneity, ErrorFeedbackStopsAtAFloorThatFollowsTheStepSize) {
-  const OptimizationProblem problem = heterogeneous_problem();
+TEST(Heterogeneity, ErrorFeedbackStopsAtADistanceProportionalToTheStepSize) {
+  const TestProblem problem = heterogeneous_problem();
   for (const char* feedback : {"ef", "doublesqueeze"}) {
     const double whole =
         floor_of(emulated(problem, {"topk:2", feedback, AggregationMethod::gather, 0.01, 4000}), problem);
@@ -165,8 +166,8 @@ TEST(Heterogeneity, ErrorFeedbackStopsAtAFloorThatFollowsTheStepSize) {
   }
 }
 
-TEST(Heterogeneity, DifferencesReachTheMinimumAndRoundsLowerTheFloor) {
-  const OptimizationProblem problem = heterogeneous_problem();
+TEST(Heterogeneity, Ef21ReachesTheMinimumAndMoreNeolithicRoundsComeCloser) {
+  const TestProblem problem = heterogeneous_problem();
   EXPECT_LT(
       distance(emulated(problem, {"topk:2", "ef21", AggregationMethod::gather, 0.02, 6000}).back(), problem.minimum),
       1e-12);
@@ -179,8 +180,8 @@ TEST(Heterogeneity, DifferencesReachTheMinimumAndRoundsLowerTheFloor) {
   }
 }
 
-TEST(Feedback, EqualsOneProcessBitForBit) {
-  const OptimizationProblem problem = heterogeneous_problem();
+TEST(Feedback, MatchesOneProcessReferenceBitForBit) {
+  const TestProblem problem = heterogeneous_problem();
   for (const char* compressor :
        {"identity", "topk:2", "randomk:0.25:unscaled", "sign", "onebit", "int8:16", "int4:16:stochastic", "qsgd:4:8",
         "natural", "random:-9,-3,-1,0,1,3,9", "threshold:0.5"})
@@ -195,8 +196,8 @@ TEST(Feedback, EqualsOneProcessBitForBit) {
       }
 }
 
-TEST(Feedback, EqualsGradientDescentWithIdentity) {
-  const OptimizationProblem problem = heterogeneous_problem();
+TEST(Feedback, EqualsGradientDescentWithIdentityCompressor) {
+  const TestProblem problem = heterogeneous_problem();
   Path plain{problem.start};
   for (int step = 0; step < 60; ++step) {
     Values<double> sum(16);
@@ -217,21 +218,21 @@ TEST(Feedback, EqualsGradientDescentWithIdentity) {
 }
 
 TEST(Feedback, NeolithicWithOneRoundEqualsDoubleSqueeze) {
-  const OptimizationProblem problem = heterogeneous_problem();
+  const TestProblem problem = heterogeneous_problem();
   EXPECT_EQ(by_ranks(problem, {"topk:2", "neolithic:1", AggregationMethod::two_phase, 0.02, 20}),
             by_ranks(problem, {"topk:2", "doublesqueeze", AggregationMethod::two_phase, 0.02, 20}));
 }
 
-// The point minus the stored residual descends by the exact mean gradients.
+// x minus the mean stored residual must equal the iterate of gradient descent with the exact mean gradients.
 TEST(Feedback, KeepsTheUnsentResidual) {
-  const OptimizationProblem problem = heterogeneous_problem();
+  const TestProblem problem = heterogeneous_problem();
   for (const char* compressor : {"topk:2", "sign", "int4:16"})
     for (const char* feedback : {"ef", "doublesqueeze", "neolithic:2"})
       for (AggregationMethod method : {AggregationMethod::gather, AggregationMethod::two_phase}) {
         if (method == AggregationMethod::two_phase && !find_feedback(feedback).two_phase) continue;
         const Descent descent{compressor, feedback, method, 0.02, 40};
         const auto made = make_compressor(compressor);
-        Emulation<double> all(*made, method, 4, 16, kSeed, 0.25);
+        ReferenceFeedback<double> all(*made, method, 4, 16, kSeed, 0.25);
         Values<double> x = problem.start, shadow = x;
         for (int step = 0; step < descent.steps; ++step) {
           std::vector<Values<double>> g;
@@ -251,10 +252,10 @@ TEST(Feedback, KeepsTheUnsentResidual) {
       }
 }
 
-TEST(Ef21, HoldsTheMeanOfItsEstimates) {
-  const OptimizationProblem problem = heterogeneous_problem();
+TEST(Ef21, RunningMeanEqualsTheMeanOfTheEstimates) {
+  const TestProblem problem = heterogeneous_problem();
   const auto compressor = make_compressor("topk:2");
-  Emulation<double> all(*compressor, AggregationMethod::gather, 4, 16, kSeed, 0.25);
+  ReferenceFeedback<double> all(*compressor, AggregationMethod::gather, 4, 16, kSeed, 0.25);
   Values<double> x = problem.start;
   for (int step = 0; step < 200; ++step) {
     std::vector<Values<double>> g;
@@ -278,7 +279,7 @@ Values<float> alone(const std::string& compressor, const std::string& feedback, 
   return out;
 }
 
-TEST(Neolithic, RoundsOfTopKEqualTopOfRoundsTimesK) {
+TEST(Neolithic, TopKInRRoundsEqualsOneRoundWithRTimesK) {
   const Values<float> g = normal_values(500, 3);
   for (int k : {1, 5, 20})
     for (int rounds : {1, 2, 4})
@@ -286,7 +287,7 @@ TEST(Neolithic, RoundsOfTopKEqualTopOfRoundsTimesK) {
                             compressed(*make_compressor(fmt::format("topk:{}", k * rounds)), g)));
 }
 
-TEST(Neolithic, RoundsContractGeometrically) {
+TEST(Neolithic, ResidualShrinksGeometricallyWithRounds) {
   const Values<float> g = normal_values(400, 4);
   for (const char* spec : {"topk:20", "sign", "onebit", "int4:16"}) {
     const auto compressor = make_compressor(spec);
@@ -300,7 +301,7 @@ TEST(Neolithic, RoundsContractGeometrically) {
   }
 }
 
-TEST(Feedback, SendsTheBytesOfItsMethod) {
+TEST(Feedback, SendsTheBytesOfItsAggregationMethod) {
   for (const char* spec : {"topk:0.1", "sign", "int8:64", "randomk:0.1:unscaled"})
     for (const char* feedback : {"ef", "doublesqueeze", "ef21", "neolithic:2"})
       with_ranks_of(4, [&](comm::Communicator& comm) {
@@ -337,7 +338,7 @@ TEST(Feedback, ResumesFromItsState) {
   }
 }
 
-TEST(Feedback, RejectsInvalidAndDivergentPairs) {
+TEST(Feedback, RejectsInvalidSpecsAndDivergentPairs) {
   RankResources place;
   const auto top = make_compressor("topk:2");
   FeedbackSetup setup{sum_setup(nullptr, place, *top, 16, DType::f32), {}, AggregationMethod::two_phase};

@@ -1,4 +1,4 @@
-#include "esp/sync/compress/feedback.h"
+#include "esp/sync/compress/error_feedback.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include "esp/base/table.h"
 #include "esp/kernel/difference.h"
 #include "esp/kernel/elementwise.h"
-#include "esp/sync/compress/arguments.h"
+#include "esp/sync/compress/spec_arguments.h"
 
 namespace esp::sync {
 namespace {
@@ -15,13 +15,13 @@ using tensor::Tensor;
 
 constexpr FeedbackRow kFeedbacks[] = {
     {"none", "", "no error feedback; for unbiased compressors", true, true},
-    {"ef", "", "the residual is added to the next gradient (MEM-SGD, EF-SGD)", false, false},
+    {"ef", "", "adds the residual to the next gradient (MEM-SGD, EF-SGD)", false, false},
     {"doublesqueeze", "", "error feedback of gradients and of their sum", true, false},
-    {"ef21", "", "sends differences to a running estimate", false, false},
-    {"neolithic", "[:ROUNDS]", "doublesqueeze with each compression in rounds [2] over the residual", true, false},
+    {"ef21", "", "sends the difference between the gradient and a running estimate", false, false},
+    {"neolithic", "[:ROUNDS]", "doublesqueeze; compresses the residual again in ROUNDS [2] rounds", true, false},
 };
 
-// Base: aggregation method, factor, count of events.
+// Common base of the feedbacks: aggregation method, factor and event count.
 class RankFeedback : public Feedback {
  public:
   RankFeedback(const FeedbackSetup& setup, AggregationMethod method)
@@ -36,7 +36,8 @@ class RankFeedback : public Feedback {
   const device::Stream& stream() const { return setup_.context.stream; }
   int64_t share() const { return static_cast<int64_t>(ranks_->share().count); }
   uint64_t event() { return static_cast<uint64_t>(events_++); }
-  // The result after `collect`: on every rank, or its chunk.
+  // Checkpoint entry for a tensor as large as the result of `collect`. It is shared if every rank holds the whole
+  // result; with two_phase it is this rank's chunk.
   ExtraState of_sum(std::string name, const Tensor& values) const {
     if (method_ != AggregationMethod::two_phase) return {std::move(name), values, true};
     return {std::move(name), values, false, static_cast<int64_t>(ranks_->share().offset), setup_.count};
@@ -57,7 +58,7 @@ class RankFeedback : public Feedback {
 
  private:
   const double factor_;
-  double events_ = 0;  // an integer, in a type that checkpoints support
+  double events_ = 0;  // event count; f64 because checkpoints do not support integers
 };
 
 class NoFeedback final : public RankFeedback {
@@ -115,7 +116,9 @@ class Neolithic final : public RankFeedback {
 
  private:
   const int64_t rounds_;
-  const Tensor error_, sum_error_, sum_;  // of this rank; of its chunk; the sum of the chunk while it is computed
+  // error_: this rank's residual; sum_error_: the residual of its chunk of the sum; sum_: that chunk during the
+  // exchange
+  const Tensor error_, sum_error_, sum_;
 };
 
 class Ef21 final : public RankFeedback {
@@ -151,8 +154,8 @@ const FeedbackRow& find_feedback(std::string_view spec) {
 
 int64_t rounds_of(std::string_view spec) {
   const FeedbackRow& row = find_feedback(spec);
-  Arguments arguments(row.name, spec.substr(row.name.size()), row.options);
-  const int64_t rounds = row.name == "neolithic" ? arguments.whole("rounds", 2, 1, 1000) : 1;
+  SpecArguments arguments(row.name, spec.substr(row.name.size()), row.options);
+  const int64_t rounds = row.name == "neolithic" ? arguments.integer("rounds", 2, 1, 1000) : 1;
   arguments.finish();
   return rounds;
 }
@@ -164,7 +167,7 @@ std::unique_ptr<Feedback> make_feedback(std::string_view spec, const FeedbackSet
   sum.compressor->check(sum.count);
   if (setup.scattered && row.two_phase && !row.plain)
     throw UsageError(fmt::format(
-        "feedback {}: compresses sums, and here each rank keeps the sum of its chunk. Use ef, ef21 or none.",
+        "feedback {}: got a reduce-scatter, which sends no sums; this feedback compresses sums. Use ef, ef21 or none.",
         row.name));
   const AggregationMethod method = setup.scattered ? AggregationMethod::two_phase
                                    : setup.method  ? *setup.method

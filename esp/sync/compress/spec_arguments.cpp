@@ -1,4 +1,4 @@
-#include "esp/sync/compress/arguments.h"
+#include "esp/sync/compress/spec_arguments.h"
 
 #include <charconv>
 #include <cmath>
@@ -30,76 +30,75 @@ std::vector<std::string> parts_of(std::string_view text, char separator) {
 
 }  // namespace
 
-Arguments::Arguments(std::string_view name, std::string_view rest, std::string_view takes)
-    : name_(name), takes_(takes) {
+SpecArguments::SpecArguments(std::string_view name, std::string_view rest, std::string_view format)
+    : name_(name), format_(format) {
   if (!rest.empty()) given_ = parts_of(rest.substr(1), ':');
 }
 
-std::optional<std::string> Arguments::take() {
+std::optional<std::string> SpecArguments::take() {
   if (empty()) return {};
   return given_[next_++];
 }
 
-void Arguments::refuse(std::string_view why) const {
-  throw UsageError(fmt::format("{}: {}. Format: {}{}.", name_, why, name_, takes_));
+void SpecArguments::fail(std::string_view why) const {
+  throw UsageError(fmt::format("{}: {}. Format: {}{}.", name_, why, name_, format_));
 }
 
-int64_t Arguments::whole(std::string_view what, int64_t otherwise, int64_t least, int64_t most) {
+int64_t SpecArguments::integer(std::string_view what, int64_t default_value, int64_t least, int64_t most) {
   const auto text = take();
-  if (!text) return otherwise;
+  if (!text) return default_value;
   const auto value = parsed<int64_t>(*text);
   if (!value || *value < least || *value > most)
-    refuse(fmt::format("{}: got \"{}\"; expected an integer from {} to {}", what, *text, least, most));
+    fail(fmt::format("{}: got \"{}\"; expected an integer from {} to {}", what, *text, least, most));
   return *value;
 }
 
-double Arguments::number(std::string_view what, std::optional<double> otherwise, double least, double most) {
+double SpecArguments::number(std::string_view what, std::optional<double> default_value, double least, double most) {
   const auto text = take();
-  if (!text && !otherwise) refuse(fmt::format("{}: missing", what));
-  if (!text) return *otherwise;
+  if (!text && !default_value) fail(fmt::format("{}: missing; expected a number", what));
+  if (!text) return *default_value;
   const auto value = parsed<double>(*text);
   if (!value || !(*value >= least && *value <= most))
-    refuse(fmt::format("{}: got \"{}\"; expected a number from {} to {}", what, *text, least, most));
+    fail(fmt::format("{}: got \"{}\"; expected a number from {} to {}", what, *text, least, most));
   return *value;
 }
 
-std::vector<double> Arguments::numbers(std::string_view what) {
+std::vector<double> SpecArguments::numbers(std::string_view what) {
   const auto text = take();
-  if (!text) refuse(fmt::format("{}: missing", what));
+  if (!text) fail(fmt::format("{}: missing; expected numbers separated by commas", what));
   std::vector<double> values;
   for (const std::string& part : parts_of(*text, ',')) {
     const auto value = parsed<double>(part);
     if (!value || !std::isfinite(*value))
-      refuse(fmt::format("{}: got \"{}\"; expected numbers separated by commas", what, part));
+      fail(fmt::format("{}: got \"{}\"; expected numbers separated by commas", what, part));
     values.push_back(*value);
   }
   return values;
 }
 
-bool Arguments::flag(std::string_view word) {
+bool SpecArguments::flag(std::string_view word) {
   if (empty() || given_[next_] != word) return false;
   ++next_;
   return true;
 }
 
-Arguments::Share Arguments::share(std::string_view what, double otherwise) {
+SpecArguments::FractionOrCount SpecArguments::fraction_or_count(std::string_view what, double default_value) {
   const auto text = take();
-  if (!text) return {otherwise, 0};
+  if (!text) return {default_value, 0};
   if (const auto count = parsed<int64_t>(*text)) {
-    if (*count < 1) refuse(fmt::format("{}: got \"{}\"; expected at least 1", what, *text));
+    if (*count < 1) fail(fmt::format("{}: got \"{}\"; expected at least 1", what, *text));
     return {0, *count};
   }
   const bool percent = text->ends_with('%');
   const auto value = parsed<double>(std::string_view(*text).substr(0, text->size() - percent));
   const double fraction = value ? *value / (percent ? 100 : 1) : 0;
   if (!(fraction > 0 && fraction <= 1))
-    refuse(
-        fmt::format("{}: got \"{}\"; expected a fraction in (0, 1.0] (or a percentage), or an integer", what, *text));
+    fail(fmt::format("{}: got \"{}\"; expected a fraction in (0, 1.0] (or a percentage), or an integer", what, *text));
   return {fraction, 0};
 }
 
-void Arguments::finish() const {
-  if (!empty()) refuse(fmt::format("got the unknown or surplus option \"{}\"", given_[next_]));
+void SpecArguments::finish() const {
+  if (!empty()) fail(fmt::format("got the unknown or extra option \"{}\"", given_[next_]));
 }
 
 }  // namespace esp::sync

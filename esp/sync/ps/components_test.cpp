@@ -1,4 +1,4 @@
-// Components without threads: layout, messages, orders, combining, the push queue.
+// Tests of the parts that use no threads: layout, messages, application orders, combining, push queue.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -102,10 +102,10 @@ TEST(PsMessage, RejectsInvalidHeaders) {
     EXPECT_THROW(decode_message(bad), CommError) << at;
   }
   MessageBytes below = good;
-  below[23] = std::byte{0xff};  // the sign of the step
+  below[23] = std::byte{0xff};  // makes the step negative
   EXPECT_THROW(decode_message(below), CommError);
   EXPECT_THROW(decode_message({good.data(), kMessageBytes - 1}), CommError);
-  EXPECT_THROW(decode_message(encode(Message{MessageKind::push})), CommError);  // without a payload
+  EXPECT_THROW(decode_message(encode(Message{MessageKind::push})), CommError);  // a push without payload is invalid
   Message pull{MessageKind::pull};
   pull.bytes = 8;
   EXPECT_THROW(decode_message(encode(pull)), CommError);
@@ -152,14 +152,14 @@ TEST(Combine, MedianOfAnEvenNumberAveragesTheMiddleTwo) {
   EXPECT_DOUBLE_EQ(out, 109);
 }
 
-TEST(PushQueue, SelectsTheMostUrgentWithinItsCredit) {
+TEST(PushQueue, SelectsTheMostUrgentPartitionWithinTheCredit) {
   PushQueue queue(true, 10);
   queue.add({7, 2, 6});
   queue.add({3, 1, 6});
   queue.add({2, 1, 4});
   EXPECT_EQ(queue.next()->partition, 2);
   EXPECT_EQ(queue.next()->partition, 3);
-  EXPECT_FALSE(queue.next());  // no credit
+  EXPECT_FALSE(queue.next());  // no credit is left
   queue.acknowledged(4);
   EXPECT_FALSE(queue.next());
   queue.acknowledged(6);

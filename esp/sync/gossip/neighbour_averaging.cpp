@@ -1,4 +1,4 @@
-#include "esp/sync/gossip/neighbours.h"
+#include "esp/sync/gossip/neighbour_averaging.h"
 
 #include "esp/kernel/weighted_sum.h"
 
@@ -6,14 +6,14 @@ namespace esp::sync {
 
 using tensor::Tensor;
 
-Neighbours::Flight Neighbours::start(const MixingMatrix& mixing, const Tensor& x) {
-  Flight flight{&mixing, x, {}, {}};
+NeighbourAveraging::PendingExchange NeighbourAveraging::start(const MixingMatrix& mixing, const Tensor& x) {
+  PendingExchange pending{&mixing, x, {}, {}};
   std::vector<comm::Call> calls;
   const int here = replicas_.rank();
   comm::Call call;
   call.count = static_cast<size_t>(x.count());
   call.dtype = x.dtype();
-  for (const int to : listeners(mixing, here)) {
+  for (const int to : out_neighbours(mixing, here)) {
     call.op = comm::Op::send;
     call.in = x.data();
     call.out = nullptr;
@@ -21,7 +21,7 @@ Neighbours::Flight Neighbours::start(const MixingMatrix& mixing, const Tensor& x
     calls.push_back(call);
   }
   for (const NeighbourWeight& one : mixing[static_cast<size_t>(here)]) {
-    Tensor& received = flight.received.emplace_back();
+    Tensor& received = pending.received.emplace_back();
     if (one.from == here || one.weight == 0) continue;
     received = tensor::empty(context_, x.shape(), x.dtype(), device::MemoryCategory::buffer);
     call.op = comm::Op::recv;
@@ -30,19 +30,19 @@ Neighbours::Flight Neighbours::start(const MixingMatrix& mixing, const Tensor& x
     call.root = one.from;
     calls.push_back(call);
   }
-  if (!calls.empty()) flight.work = replicas_.start_group(calls);
-  return flight;
+  if (!calls.empty()) pending.work = replicas_.start_group(calls);
+  return pending;
 }
 
-void Neighbours::combine(Flight& flight) {
-  replicas_.wait(flight.work, "neighbours");
+void NeighbourAveraging::combine(PendingExchange& pending) {
+  replicas_.wait(pending.work, "neighbours");
   std::vector<kernel::WeightedTerm> terms;
-  const auto& row = (*flight.mixing)[static_cast<size_t>(replicas_.rank())];
+  const auto& row = (*pending.mixing)[static_cast<size_t>(replicas_.rank())];
   for (size_t i = 0; i < row.size(); ++i)
     if (row[i].weight > 0)
-      terms.push_back({flight.received[i].defined() ? flight.received[i].data() : flight.own.data(), row[i].weight});
-  kernel::weighted_sum(flight.own.data(), terms, flight.own.count(), flight.own.dtype(), context_.stream);
-  flight = {};
+      terms.push_back({pending.received[i].defined() ? pending.received[i].data() : pending.own.data(), row[i].weight});
+  kernel::weighted_sum(pending.own.data(), terms, pending.own.count(), pending.own.dtype(), context_.stream);
+  pending = {};
 }
 
 }  // namespace esp::sync

@@ -1,4 +1,4 @@
-#include "esp/sync/on_host.h"
+#include "esp/sync/host_strategy.h"
 
 #include <utility>
 
@@ -7,19 +7,21 @@
 namespace esp::sync {
 namespace {
 
-class OnHost final : public Strategy {
+class HostStrategy final : public Strategy {
  public:
-  OnHost(std::unique_ptr<Strategy> inner, nn::ParameterList& host, nn::ParameterList& device,
-         const tensor::Context& context, DType storage)
+  HostStrategy(std::unique_ptr<Strategy> inner, nn::ParameterList& host, nn::ParameterList& device,
+               const tensor::Context& context, DType storage)
       : inner_(std::move(inner)), host_(host), device_(device), stream_(context.stream) {
     ESP_CHECK(host.all().size() == device.all().size() && host.count() == device.count(),
-              "{} parameters on the host, {} on the device", host.all().size(), device.all().size());
+              "host strategy: got {} parameters ({} elements) on the host; expected {} parameters ({} elements), as on "
+              "the device",
+              host.all().size(), host.count(), device.all().size(), device.count());
     device.materialize(context, storage, true);
   }
 
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override { inner_->fill(f); }
-  std::vector<optim::OptimizerShard> owned() override { return inner_->owned(); }
-  std::vector<optim::ValueShard> held() override { return inner_->held(); }
+  std::vector<optim::OptimizerShard> optimizer_shards() override { return inner_->optimizer_shards(); }
+  std::vector<optim::ValueShard> checkpoint_shards() override { return inner_->checkpoint_shards(); }
   void set_sink(GradientSink* sink) override { inner_->set_sink(sink); }
 
   void begin_step() override {
@@ -38,7 +40,7 @@ class OnHost final : public Strategy {
   }
   void end_pass() override {}
   void finish() override {
-    if (std::exchange(open_, false)) hand_over();
+    if (std::exchange(open_, false)) download_gradients();
     inner_->finish();
   }
   const std::vector<double>& sums_of_squares() override { return inner_->sums_of_squares(); }
@@ -56,20 +58,20 @@ class OnHost final : public Strategy {
   std::vector<comm::CallStats> messages() const override { return inner_->messages(); }
 
  private:
-  // Memory of a value may be reused as soon as the next value is requested, so one at a time.
+  // Uploads the values one at a time, because requesting the next value may reuse the memory of the previous one.
   void upload() {
     each([this](autograd::Weight& host, autograd::Weight& device) {
-      const tensor::Tensor& value = host.used_value();
+      const tensor::Tensor& value = host.fetch_value();
       device::copy(device.value.data(), value.data(), value.bytes(), stream_);
       device::finish(stream_);
     });
   }
 
-  void hand_over() {
+  void download_gradients() {
     device_.clear_stale_gradients(stream_);
     inner_->begin_backward();
     each_backwards([this](autograd::Weight& host, autograd::Weight& device) {
-      host.used_value();  // as backward does
+      host.fetch_value();  // calls the weight's on_use hook, as backward does
       const tensor::Tensor& gradient = host.gradient();
       device::copy(gradient.data(), device.grad.data(), gradient.bytes(), stream_);
       device::finish(stream_);
@@ -79,7 +81,8 @@ class OnHost final : public Strategy {
     inner_->end_pass();
   }
 
-  template <typename F>  // f(weight on the host, weight on the device), in the order of the list
+  // Calls f(weight on the host, weight on the device) in list order.
+  template <typename F>
   void each(F f) {
     for (size_t i = 0; i < host_.all().size(); ++i) f(host_.all()[i].weight, device_.all()[i].weight);
   }
@@ -91,14 +94,14 @@ class OnHost final : public Strategy {
   const std::unique_ptr<Strategy> inner_;
   nn::ParameterList &host_, &device_;
   const device::Stream stream_;
-  bool open_ = false;  // the step's first pass has begun, and gradients are not yet on the host
+  bool open_ = false;  // true from the first pass of a step until its gradients are on the host
 };
 
 }  // namespace
 
-std::unique_ptr<Strategy> make_on_host(std::unique_ptr<Strategy> inner, nn::ParameterList& host,
-                                       nn::ParameterList& device, const tensor::Context& context, DType storage) {
-  return std::make_unique<OnHost>(std::move(inner), host, device, context, storage);
+std::unique_ptr<Strategy> make_host_strategy(std::unique_ptr<Strategy> inner, nn::ParameterList& host,
+                                             nn::ParameterList& device, const tensor::Context& context, DType storage) {
+  return std::make_unique<HostStrategy>(std::move(inner), host, device, context, storage);
 }
 
 }  // namespace esp::sync

@@ -1,4 +1,4 @@
-// Ranks as threads on simulated nodes: for the tests of quantised collectives.
+// For tests of quantised collectives: ranks as threads on simulated nodes.
 #pragma once
 
 #include <functional>
@@ -16,19 +16,20 @@
 
 namespace esp::sync {
 
-inline Deadline in_a_minute() {
+inline Deadline one_minute() {
   return Deadline::after(std::chrono::seconds(60));
 }
 
-// One rank: its place in the grid, and its memory.
-struct Rank {
-  comm::Communicator& everyone;
+// One rank with its position in the node grid and its memory.
+struct GridRank {
+  comm::Communicator& world_comm;
   NodeGrid nodes;
   device::MemoryAccount account;
   device::MemoryPool pool{account};
   tensor::Context context{{}, &pool};
 
-  Rank(comm::Communicator& ranks, int ranks_per_node) : everyone(ranks), nodes(split_by_node(&ranks, ranks_per_node)) {}
+  GridRank(comm::Communicator& ranks, int ranks_per_node)
+      : world_comm(ranks), nodes(split_by_node(&ranks, ranks_per_node)) {}
 
   int rank() const { return nodes.rank(); }
   tensor::Tensor empty(size_t count, DType dtype) const {
@@ -45,23 +46,23 @@ struct Rank {
   uint64_t buffers_in_use() const { return account.use(device::MemoryCategory::buffer).current; }
 };
 
-inline void on_nodes(int num_nodes, int ranks_per_node, const std::function<void(Rank&)>& body,
-                     const char* transport = "inproc") {
+inline void run_on_nodes(int num_nodes, int ranks_per_node, const std::function<void(GridRank&)>& body,
+                         const char* transport = "inproc") {
   net::run_threads(num_nodes * ranks_per_node, [&](net::World& world) {
-    auto everyone = comm::make_communicator(world, world.everyone(), comm::test_options(transport));
-    Rank rank(*everyone, ranks_per_node);
+    auto world_comm = comm::make_communicator(world, world.world_group(), comm::test_options(transport));
+    GridRank rank(*world_comm, ranks_per_node);
     body(rank);
-    everyone->barrier();
+    world_comm->barrier();
   });
 }
 
-// Every grid of up to four nodes of up to four ranks.
-inline void on_every_grid(const std::function<void(Rank&)>& body) {
+// Runs `body` on every grid with 1 to 4 nodes and 1 to 4 ranks per node.
+inline void run_on_every_grid(const std::function<void(GridRank&)>& body) {
   for (int num_nodes = 1; num_nodes <= 4; ++num_nodes)
-    for (int ranks_per_node = 1; ranks_per_node <= 4; ++ranks_per_node) on_nodes(num_nodes, ranks_per_node, body);
+    for (int ranks_per_node = 1; ranks_per_node <= 4; ++ranks_per_node) run_on_nodes(num_nodes, ranks_per_node, body);
 }
 
-// Totals over all calls of an operation.
+// Bytes that this rank sent in all calls of one operation.
 inline uint64_t bytes_sent(const comm::Communicator& members, comm::Op op) {
   uint64_t bytes = 0;
   for (const comm::CallStats& stats : members.stats())
@@ -69,7 +70,8 @@ inline uint64_t bytes_sent(const comm::Communicator& members, comm::Op op) {
   return bytes;
 }
 
-// n + 4⌈n/B⌉, or for four bits ⌈·/2⌉ of every block instead of n: computed independently of the tested code.
+// The expected number of encoded bytes for n values in blocks of B: n + 4⌈n/B⌉ with 8 bits. With 4 bits a block of b
+// values takes ⌈b/2⌉ bytes instead of b. Does not use the code under test.
 inline uint64_t formula_bytes(size_t count, DType wire, const Encoding& encoding) {
   if (encoding.bits == 0) return count * size_of(wire);
   uint64_t bytes = 0;
@@ -81,7 +83,7 @@ inline uint64_t formula_bytes(size_t count, DType wire, const Encoding& encoding
   return bytes;
 }
 
-// A range of values after one encoding and decoding, by the reference loops.
+// Encodes and decodes a range of `values` in place with the reference kernels.
 inline void round_trip(tensor::Tensor values, size_t at, size_t count, const Encoding& encoding) {
   if (encoding.bits == 0) return;
   std::vector<uint8_t> encoded(formula_bytes(count, values.dtype(), encoding));

@@ -1,5 +1,5 @@
-// A device list beside the strategy's host list: the same sums, weights and norms as on the host list alone.
-#include "esp/sync/on_host.h"
+// Compares the host adapter with a strategy that works without it: gradient sums, weights and norms must be equal.
+#include "esp/sync/host_strategy.h"
 
 #include <gtest/gtest.h>
 
@@ -27,18 +27,19 @@ const Case kCases[] = {
     {"local", [](Options& o) { o.method = "local", o.tau = 2; }},
 };
 
-class OnHost : public testing::TestWithParam<Case> {
+class HostStrategy : public testing::TestWithParam<Case> {
  protected:
   static Options options() {
     Options options;
-    options.first_bucket_mb = 8 * 4.0 / (1 << 20);  // eight elements
+    options.first_bucket_mb = 8 * 4.0 / (1 << 20);  // limit of eight elements per bucket
     options.bucket_mb = 16 * 4.0 / (1 << 20);
     options.cycle_ms = 0.2;
     GetParam().set(options);
     return options;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Methods, OnHost, testing::ValuesIn(kCases), [](const auto& row) { return row.param.name; });
+INSTANTIATE_TEST_SUITE_P(Methods, HostStrategy, testing::ValuesIn(kCases),
+                         [](const auto& row) { return row.param.name; });
 
 double gradient(int rank, int64_t element, int64_t step, int64_t pass) {
   return static_cast<double>(rank + 1) * static_cast<double>(element % 7 - 3) + static_cast<double>(step - 2 * pass);
@@ -51,13 +52,14 @@ void fill(StrategyFixture& made) {
   });
 }
 
-// Plain SGD, which servers can apply themselves.
+// Plain SGD, because parameter servers can run it too.
 struct Descent {
   explicit Descent(StrategyFixture& of) : made(of) {
     optim::OptimizerOptions options;
     options.name = "sgd";
     optimizer = made.strategy->make_optimizer(options);
-    if (!optimizer) optimizer = optim::make_optimizer(options, made.list, made.context, made.strategy->owned());
+    if (!optimizer)
+      optimizer = optim::make_optimizer(options, made.list, made.context, made.strategy->optimizer_shards());
     if (DivergentReplicas* divergent = made.strategy->divergent_replicas()) divergent->attach(*optimizer);
   }
   void step() {
@@ -74,13 +76,13 @@ struct Descent {
 std::vector<float> values_seen(nn::ParameterList& list) {
   std::vector<float> all;
   for (nn::Parameter& p : list.all()) {
-    const tensor::Tensor& value = p.weight.used_value();
+    const tensor::Tensor& value = p.weight.fetch_value();
     all.insert(all.end(), value.as<float>(), value.as<float>() + value.count());
   }
   return all;
 }
 
-TEST_P(OnHost, EqualsStepsOnTheHostList) {
+TEST_P(HostStrategy, MatchesTheStrategyWithoutTheAdapter) {
   constexpr int64_t kSteps = 5, kPasses = 3;
   for (const int size : {1, 2, 4})
     with_ranks(size, [&](comm::Communicator* comm) {
@@ -92,7 +94,7 @@ TEST_P(OnHost, EqualsStepsOnTheHostList) {
         device.begin_unit(unit.name);
         for (const nn::Parameter* p : unit.parameters) device.add(p->name, p->shape, p->init, p->decay);
       }
-      host.strategy = make_on_host(std::move(host.strategy), host.list, device, host.context, DType::f32);
+      host.strategy = make_host_strategy(std::move(host.strategy), host.list, device, host.context, DType::f32);
       fill(plain);
       fill(host);
       Descent one(plain), other(host);
@@ -106,7 +108,7 @@ TEST_P(OnHost, EqualsStepsOnTheHostList) {
         plain.strategy->begin_backward();
         for (size_t i = plain.list.all().size(); i-- > 0;) {
           nn::Parameter& p = plain.list.all()[i];
-          p.weight.used_value();
+          p.weight.fetch_value();
           plain.deliver<float>(p, [&](int64_t e) {
             double sum = 0;
             for (int64_t pass = 0; pass < kPasses; ++pass) sum += whole(p, e, pass);
@@ -120,8 +122,8 @@ TEST_P(OnHost, EqualsStepsOnTheHostList) {
           host.strategy->begin_pass({true, pass + 1 == kPasses});
           EXPECT_EQ(values_seen(device), seen) << "step " << step;
           host.strategy->begin_backward();
-          for (nn::Parameter& p : device.all())  // in any order
-            host.deliver<float>(p, [&](int64_t e) { return whole(p, e, pass); });
+          // list order, not the order of backward: gradients may complete in any order
+          for (nn::Parameter& p : device.all()) host.deliver<float>(p, [&](int64_t e) { return whole(p, e, pass); });
           host.strategy->end_pass();
         }
         one.step();
