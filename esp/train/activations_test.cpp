@@ -1,4 +1,4 @@
-// train.activations: what layers keep changes memory and nothing else.
+// train.activations chooses which activations are stored. The choice changes memory use and nothing else.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -29,7 +29,7 @@ Seen train(std::vector<std::string> overrides) {
   return seen;
 }
 
-TEST(Activations, OfTheTextbookTrainAlikeAndTakeMore) {
+TEST(TrainActivations, TextbookModeGivesSameLossAndUsesMoreMemory) {
   const Seen lean = train({});
   for (const char* recompute : {"none", "selective", "full"}) {
     const Seen textbook = train({"train.activations=textbook", fmt::format("train.recompute={}", recompute)});
@@ -41,13 +41,13 @@ TEST(Activations, OfTheTextbookTrainAlikeAndTakeMore) {
   }
 }
 
-TEST(Activations, OfAnUnknownKindOrOfAPartOfTheContextAreRefused) {
+TEST(TrainActivations, RejectsUnknownActivationsAndTextbookWithContextParallel) {
   EXPECT_THROW(parse_run_config("", "run.toml", {"train.activations=heavy"}).check(), UsageError);
   const RunConfig divided =
       parse_run_config("", "run.toml", {"train.activations=textbook", "parallel.cp=2", "train.global_batch=4"});
   try {
     divided.check_world(2);
-    FAIL() << "a divided context was accepted";
+    FAIL() << "parallel.cp = 2 was accepted";
   } catch (const UsageError& error) {
     EXPECT_NE(std::string(error.what()).find("train.activations"), std::string::npos) << error.what();
   }

@@ -1,10 +1,9 @@
-// After the first steps nothing allocates on the training thread, whatever the model, the precision and what is
-// recomputed.
+// After the first steps of a run the training thread allocates no memory, for any model, precision and recompute mode.
 #include <gtest/gtest.h>
 
 #include <fstream>
 
-#include "esp/base/counted_allocations.h"
+#include "esp/base/allocation_counter.h"
 #include "esp/obs/temporary_folder.h"
 #include "esp/train/engine.h"
 
@@ -27,19 +26,19 @@ const Variant kVariants[] = {
     {"gpt, textbook and selective", {"train.activations=textbook", "model.dropout=0.1", "train.recompute=selective"}},
     {"gpt in bf16", {"model.arch=gpt", "train.precision=bf16"}},
     {"gpt in fp16", {"model.arch=gpt", "train.precision=fp16"}},
-    {"gpt by momentum", {"model.arch=gpt", "train.optimizer=sgd"}},
+    {"gpt with sgd", {"model.arch=gpt", "train.optimizer=sgd"}},
     {"llama",
      {"model.arch=llama", "model.norm=rms", "model.positions=rotary", "model.gated=true", "model.bias=false",
       "model.tie_embeddings=false", "model.kv_heads=1"}},
     {"gpt with experts", {"model.moe.experts=4", "model.moe.z_loss=0.1", "model.moe.shared=16"}},
-    {"gpt with experts that may be full, full",
+    {"gpt with a capacity limit of the experts, full",
      {"model.moe.experts=4", "model.moe.capacity_factor=1", "train.recompute=full"}},
     {"bert", {"model.arch=bert", "model.post_norm=true"}},
     {"t5", {"model.arch=t5"}},
 };
 #endif
 
-TEST(Allocation, HappensOnlyInTheFirstSteps) {
+TEST(TrainAllocation, StopsAfterFirstSteps) {
 #if ESP_COUNTS_ALLOCATIONS
   const obs::TemporaryFolder folder;
   std::ofstream(folder / "text.txt") << std::string(20'000, 'a') << std::string(20'000, 'b');
@@ -50,13 +49,13 @@ TEST(Allocation, HappensOnlyInTheFirstSteps) {
     config.data.train = {folder / "text.txt"};
     Engine engine(config, Log());
     for (int step = 0; step < 2; ++step) engine.step();
-    const uint64_t before = allocations_here, reserved = engine.pool().reserved_bytes();
+    const uint64_t before = thread_allocations, reserved = engine.pool().reserved_bytes();
     for (int step = 0; step < 4; ++step) engine.step();
-    EXPECT_EQ(allocations_here - before, 0u) << variant.name;
+    EXPECT_EQ(thread_allocations - before, 0u) << variant.name;
     EXPECT_EQ(engine.pool().reserved_bytes(), reserved) << variant.name;
   }
 #else
-  GTEST_SKIP() << "the sanitizers bring an allocator of their own";
+  GTEST_SKIP() << "a build with a sanitizer does not count allocations";
 #endif
 }
 

@@ -16,18 +16,19 @@ double CheckpointInterval::cost_s() const {
 
 double CheckpointInterval::interval_s() const {
   const double cost = cost_s(), affordable = options_.share * (last_s_ - started_s_);
-  return std::clamp(std::max(cost, total_cost_s_ + cost - affordable) / options_.share, options_.least_s,
-                    options_.most_s);
+  // A save protects the work before its start, and only once it is written: the write counts as time at risk.
+  const double max_s = std::max(options_.min_s, options_.max_s - cost);
+  return std::clamp(std::max(cost, total_cost_s_ + cost - affordable) / options_.share, options_.min_s, max_s);
 }
 
-int64_t CheckpointInterval::steps_to_next_look(double now_s, double step_s) const {
+int64_t CheckpointInterval::steps_to_next_decision(double now_s, double step_s) const {
   const double left = last_s_ + interval_s() - now_s;
   if (left <= 0 || step_s <= 0) return 1;
   return std::max<int64_t>(1, static_cast<int64_t>(std::min(left / step_s, 1e12)) / 2);
 }
 
-bool CheckpointInterval::over_share() const {
-  return num_ > 1 && cost_s() > options_.share * options_.most_s;
+bool CheckpointInterval::exceeds_share() const {
+  return num_ > 1 && cost_s() > options_.share * options_.max_s;
 }
 
 }  // namespace esp::train

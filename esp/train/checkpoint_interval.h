@@ -1,11 +1,14 @@
-// When the next periodic checkpoint or snapshot is due, from what those before have cost.
+// CheckpointInterval: decides when the next periodic checkpoint or snapshot is due, from the measured cost of earlier
+// saves.
 //
-//   cost      seconds that training was paused for one, plus the larger of the processor time of the thread that wrote
-//             it and the time by which steps took longer meanwhile
-//   interval  max(cost, total cost + cost − share · time before the last one) / share, within [least, most]
+//   cost      of one save, in seconds: time that training was paused, plus the larger of two times: the CPU time of the
+//             writer thread, and the time by which steps were slower during the write
+//   interval  max(cost, total cost + cost − share · time before the last save) / share, clamped to
+//             [min_s, max_s − cost]
 //
-// So all of them together take at most `share` of the run, unless `most` is reached: the bound on the work at risk goes
-// before the share. Pure: the caller passes the time, in seconds of any clock.
+// `max_s` limits the work at risk: the time from the start of one save until the next save is written. All saves
+// together take at most `share` of the run time, unless the interval reaches this limit, which has priority.
+// Pure: the caller passes the time, in seconds of any clock.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +18,26 @@ namespace esp::train {
 class CheckpointInterval {
  public:
   struct Options {
-    double least_s = 1, most_s = 60;
-    double share = 0.01;    // of the run's time
-    double expected_s = 0;  // cost of the first one, before any was measured
+    double min_s = 1, max_s = 60;
+    double share = 0.01;    // fraction of the run time that saves may take
+    double expected_s = 0;  // assumed cost of the first save
   };
   CheckpointInterval(const Options& options, double now_s) : options_(options), started_s_(now_s), last_s_(now_s) {}
 
-  void begin(double now_s);  // one is made now
-  // Cost of all of them so far. It grows until the one under way is written.
+  void begin(double now_s);  // call when a save starts
+  // Total cost of all saves so far, in seconds. The value may still grow while the last save is being written.
   void set_total_cost(double seconds) { total_cost_s_ = seconds; }
 
   int num() const { return num_; }
   double interval_s() const;
-  // Whether one has to follow the step that begins now and takes about `step_s`.
+  // Whether to save after the step that starts now and takes about `step_s`.
   bool due_after_step(double now_s, double step_s) const { return now_s + step_s >= last_s_ + interval_s(); }
-  // Where ranks can agree at few steps only: how many steps until they meet again, at least 1. They meet at half of
-  // the way, so that steps may become twice as long without a later checkpoint.
-  int64_t steps_to_next_look(double now_s, double step_s) const;
-  // The bound on the work at risk makes them cost more than the share. The first one does not tell: its memory is new.
-  bool over_share() const;
+  // For ranks that do not run in lockstep: the number of steps until their next joint decision, at least 1. The steps
+  // cover half of the remaining time, so a save is not late even if steps become twice as long.
+  int64_t steps_to_next_decision(double now_s, double step_s) const;
+  // True if max_s forces saves to cost more than `share`. The first save is ignored, because it is slower: it touches
+  // new memory.
+  bool exceeds_share() const;
 
  private:
   double cost_s() const;

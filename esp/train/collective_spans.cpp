@@ -9,10 +9,11 @@
 
 namespace esp::train {
 
-void draw_collectives(obs::FlightRecorder& flight, obs::Tracer& tracer) {
+void add_collective_spans(obs::FlightRecorder& flight, obs::Tracer& tracer) {
   const obs::FlightLog log = obs::parse_flight_log(flight.snapshot(), "flight recorder");
-  std::map<uint64_t, obs::TraceRow*> rows;                                  // by group
-  std::map<std::pair<uint64_t, uint64_t>, const obs::FlightRecord*> begun;  // by group and number of the call
+  std::map<uint64_t, obs::TraceRow*> rows;  // trace row of each group, by group id
+  // Calls that have started and not ended, by group id and call number.
+  std::map<std::pair<uint64_t, uint64_t>, const obs::FlightRecord*> begun;
   for (const obs::FlightRecord& record : log.records) {
     if (record.kind != obs::FlightKind::collective) continue;
     const std::pair key(record.group, record.sequence);

@@ -1,4 +1,5 @@
-// Collectives in a trace: when each began and ended on the communicator's own thread, from its flight recorder.
+// Adds collective calls to a trace: the start and the end of each call on the communicator thread, taken from the
+// flight recorder.
 #pragma once
 
 #include "esp/obs/flight_recorder.h"
@@ -6,7 +7,8 @@
 
 namespace esp::train {
 
-// One row per group of ranks, in the order of their first calls. What the ring has forgotten is not drawn.
-void draw_collectives(obs::FlightRecorder& flight, obs::Tracer& tracer);
+// Adds one trace row per group, in the order of the groups' first calls. Calls that the recorder's ring buffer has
+// overwritten are missing.
+void add_collective_spans(obs::FlightRecorder& flight, obs::Tracer& tracer);
 
 }  // namespace esp::train

@@ -7,18 +7,18 @@
 namespace esp::train {
 namespace {
 
-// f(group, stats) for every communicator once.
+// Calls f(group, stats) once for each communicator.
 template <typename F>
 void for_each_group(Engine& engine, const F& f) {
-  const comm::Communicator* world = engine.standing().ranks;
+  const comm::Communicator* world = engine.job().ranks;
   if (world) f("world", world->stats());
   for (const parallel::MeshAxis axis : parallel::kMeshAxes)
     if (const comm::Communicator* group = engine.mesh().group(axis); group && group != world)
       f(parallel::name_of(axis), group->stats());
-  for (const Holding& holding : engine.holdings())
-    for (const sync::NamedGroup& group : holding.strategy->groups()) f(group.name, group.comm->stats());
-  for (const Holding& holding : engine.holdings()) f(engine.method(), holding.strategy->messages());
-  for (const auto& [name, group] : engine.pipe_lines()) f(name, group->stats());
+  for (const ParameterGroup& parameters : engine.parameter_groups())
+    for (const sync::NamedGroup& group : parameters.strategy->groups()) f(group.name, group.comm->stats());
+  for (const ParameterGroup& group : engine.parameter_groups()) f(engine.method(), group.strategy->messages());
+  for (const auto& [name, group] : engine.pipeline_communicators()) f(name, group->stats());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What this rank has sent, as its communicators and its strategy count it. Between steps: calls under way are waited
-// for before they are counted.
+// Statistics of the data that this rank has sent, as counted by its communicators and its sync strategy. Call these
+// functions between steps: they first complete pending calls.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,20 @@
 
 namespace esp::train {
 
-// One row per group, operation and algorithm: `comm` of ranks/rank-K.json.
+// The `comm` list of ranks/rank-K.json: one row per group, operation and algorithm.
 Json comm_rows(Engine& engine);
 uint64_t bytes_sent(Engine& engine);
 
-// Bytes that steps alone have sent: between `pause` and `resume` evaluation, checkpoints and reports are left out.
+// Counts the bytes that training steps send. Traffic between `pause` and `resume` (evaluation, checkpoints, reports) is
+// not counted.
 class StepTraffic {
  public:
   explicit StepTraffic(Engine& engine) : engine_(engine) { resume(); }
-  void pause();  // does nothing while paused
+  void pause();  // no effect if already paused
   void resume();
-  // Mean per step since the last call; for the caller to have paused.
+  // Mean bytes per step since the last call of take. Call it while paused.
   double take(int64_t step);
-  // Mean per step of all steps of this process.
+  // Mean bytes per step over all steps of this process.
   double mean(int64_t step) const;
 
  private:

@@ -18,8 +18,8 @@
 #include "esp/train/convert_tokenizer.h"
 #include "esp/train/convert_weights.h"
 #include "esp/train/hf_settings.h"
-#include "esp/train/loaded.h"
 #include "esp/train/snapshot.h"
+#include "esp/train/trained_model.h"
 
 namespace esp::train {
 namespace {
@@ -35,7 +35,7 @@ struct Precision {
   std::string_view name;
   DType dtype;
 };
-constexpr Precision kDTypes[] = {{"fp32", DType::f32}, {"bf16", DType::bf16}};  // that can be asked for
+constexpr Precision kDTypes[] = {{"fp32", DType::f32}, {"bf16", DType::bf16}};  // the names that --dtype accepts
 constexpr Precision kTorchNames[] = {
     {"float64", DType::f64}, {"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
 
@@ -45,28 +45,30 @@ void check_destination(const std::string& path) {
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) return;
   if (!fs::is_directory(status))
-    throw UsageError(fmt::format("{} is a file; name a folder that is new or empty", path));
+    throw UsageError(fmt::format("destination {}: got a file; expected a folder that is new or empty", path));
   if (!fs::is_empty(path, error))
-    throw UsageError(fmt::format("{} is not empty, and nothing in it is overwritten; name a folder that is new", path));
+    throw UsageError(
+        fmt::format("destination {}: got a folder that is not empty; expected a new or empty folder", path));
 }
 
-// A folder beside the destination that is gone unless it was moved there.
-class Workplace {
+// A temporary folder beside the destination. The destructor removes it unless it was renamed to the destination.
+class PartialFolder {
  public:
-  explicit Workplace(const std::string& destination) : destination_(fs::absolute(destination).lexically_normal()) {
-    if (destination_.filename().empty()) destination_ = destination_.parent_path();  // "out/"
+  explicit PartialFolder(const std::string& destination) : destination_(fs::absolute(destination).lexically_normal()) {
+    // a trailing "/", as in "out/", gives an empty file name
+    if (destination_.filename().empty()) destination_ = destination_.parent_path();
     path_ = fmt::format("{}.partial-{}", destination_.string(), getpid());
     std::error_code error;
     fs::remove_all(path_, error);
     fs::create_directories(path_, error);
     if (error) throw IoError(fmt::format("{}: {}", path_, error.message()));
   }
-  ~Workplace() {
+  ~PartialFolder() {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
   }
-  Workplace(const Workplace&) = delete;
-  Workplace& operator=(const Workplace&) = delete;
+  PartialFolder(const PartialFolder&) = delete;
+  PartialFolder& operator=(const PartialFolder&) = delete;
 
   const std::string& path() const { return path_; }
   void move_to_destination(const std::string& folder) const {
@@ -83,8 +85,9 @@ class Workplace {
   std::string path_;
 };
 
-// Rows of the token tables that mean something: a vocabulary is often padded to a round number.
-int64_t ids_in_use(const LoadedModel& loaded) {
+// Number of embedding rows in use, one per token id of the tokenizer. The embedding may have more rows, because of
+// vocabulary padding.
+int64_t embedding_rows_in_use(const TrainedModel& loaded) {
   const int64_t rows = loaded.config.model.vocab;
   return loaded.tokenizer ? std::min<int64_t>(rows, loaded.tokenizer->vocab_size()) : rows;
 }
@@ -96,7 +99,7 @@ constexpr struct {
                  {"eos_token_id", &data::SpecialTokens::eos},
                  {"pad_token_id", &data::SpecialTokens::pad}};
 
-Json config_json(const LoadedModel& loaded, int64_t vocab, DType dtype) {
+Json config_json(const TrainedModel& loaded, int64_t vocab, DType dtype) {
   model::ModelConfig shape = loaded.model->config();
   shape.vocab = vocab;
   Json json = model::hf_config(shape);
@@ -109,12 +112,13 @@ Json config_json(const LoadedModel& loaded, int64_t vocab, DType dtype) {
   return json;
 }
 
-void write_hf(LoadedModel& loaded, const Workplace& place, const ConvertOptions& options, Conversion& done) {
-  const int64_t rows = loaded.config.model.vocab, vocab = ids_in_use(loaded);
+void write_hf(TrainedModel& loaded, const PartialFolder& place, const ConvertOptions& options, Conversion& done) {
+  const int64_t rows = loaded.config.model.vocab, vocab = embedding_rows_in_use(loaded);
   if (vocab < rows)
-    done.notes.push_back(fmt::format("vocabulary cut from {} rows to the {} ids of the tokenizer", rows, vocab));
+    done.notes.push_back(fmt::format(
+        "removed the vocabulary padding: embedding cut from {} rows to the {} ids of the tokenizer", rows, vocab));
   const std::string& folder = place.path();
-  // First: it says what has no Hugging Face form.
+  // config.json is written first, because this fails for models that Hugging Face does not support.
   obs::write_whole_file(folder + "/" + ckpt::kHfConfigName, config_json(loaded, vocab, done.dtype).dump(2) + "\n");
   const auto tensors = hf_tensors(*loaded.model, done.dtype, vocab, loaded.context.stream);
   for (const auto& tensor : tensors)
@@ -128,14 +132,15 @@ void write_hf(LoadedModel& loaded, const Workplace& place, const ConvertOptions&
   place.move_to_destination(folder);
 }
 
-void write_checkpoint(LoadedModel& loaded, const Workplace& place, const ConvertOptions& options, Conversion& done) {
+void write_checkpoint(TrainedModel& loaded, const PartialFolder& place, const ConvertOptions& options,
+                      Conversion& done) {
   ckpt::Snapshot snapshot;
   snapshot.step = loaded.step;
   for (const nn::Parameter& parameter : loaded.model->parameters().all()) {
-    snapshot.model.push_back(piece_of(parameter));
+    snapshot.model.push_back(whole_slice(parameter));
     done.num_parameters += parameter.count();
   }
-  // As a trainer writes it, without what an optimizer would have added.
+  // The same fields as in a checkpoint of a training run, but no optimizer state.
   snapshot.state = {{"step", loaded.step},
                     {"next_sample", loaded.step * loaded.config.train.global_batch},
                     {"seed", loaded.config.run.seed},
@@ -165,11 +170,12 @@ Conversion convert(const std::string& source, const std::string& destination, co
   const auto loaded = load_model(source, loading);
   done.arch = loaded->config.model.arch;
   done.dtype = storage_type(loaded->config.train.precision);
-  if (!loaded->unknown.empty())
-    done.notes.push_back(fmt::format("left out, unknown to a {}: {}", done.arch, fmt::join(loaded->unknown, ", ")));
-  for (const std::string& one : loaded->passed_over) done.notes.push_back("passed over checkpoint " + one);
+  if (!loaded->unused_tensors.empty())
+    done.notes.push_back(fmt::format("tensors left out, because a {} model does not use them: {}", done.arch,
+                                     fmt::join(loaded->unused_tensors, ", ")));
+  for (const std::string& one : loaded->skipped_checkpoints) done.notes.push_back("skipped checkpoint " + one);
   if (!loaded->tokenizer) done.notes.push_back(fmt::format("{} has no tokenizer", source));
-  const Workplace place(destination);
+  const PartialFolder place(destination);
   done.to_layout == "hf" ? write_hf(*loaded, place, options, done) : write_checkpoint(*loaded, place, options, done);
   return done;
 }

@@ -1,5 +1,5 @@
-// Between Espalier checkpoints and Hugging Face folders. Everything is written beside the destination and renamed: a
-// destination that exists is whole.
+// Converts between Espalier checkpoints and Hugging Face folders. The output is written beside the destination and
+// renamed when complete, so the destination never contains a part of the output.
 #pragma once
 
 #include <string>
@@ -10,21 +10,22 @@
 namespace esp::train {
 
 struct ConvertOptions {
-  std::string layout;  // hf or espalier; empty: the one the source does not have
-  std::string dtype;   // fp32 or bf16; empty: as stored
+  std::string layout;  // layout of the output, hf or espalier; empty: hf for a checkpoint, espalier for an hf folder
+  std::string dtype;   // fp32 or bf16; empty: the dtype of the source
   uint64_t shard_bytes = uint64_t{4} << 30;
   int threads = 0;
 };
 
 struct Conversion {
   std::string from_layout, to_layout, arch;
-  int64_t num_parameters = 0;  // as written
+  int64_t num_parameters = 0;  // number of parameters written
   DType dtype = DType::f32;
-  std::vector<std::string> notes;  // what was left out, and why
+  std::vector<std::string> notes;  // one text per omitted tensor or file, with the reason
 };
 
-// `source` is anything load_model opens. The destination must not exist or be empty (UsageError otherwise). A
-// checkpoint written so holds parameters, tokenizer, settings of the folder and a run file, and no optimizer state.
+// `source` is any path that load_model can open. UsageError unless the destination does not exist or is an empty
+// folder. An Espalier checkpoint made here contains parameters, tokenizer, Hugging Face settings and a run file, but no
+// optimizer state.
 Conversion convert(const std::string& source, const std::string& destination, const ConvertOptions& options = {});
 
 }  // namespace esp::train

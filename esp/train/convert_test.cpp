@@ -1,4 +1,5 @@
-// Espalier → Hugging Face → Espalier and back, bit for bit; what is cut, kept, refused; and beginning with a folder.
+// Conversion between Espalier checkpoints and Hugging Face folders must keep every bit in both directions. Other tests:
+// vocabulary padding, settings files, rejected inputs, and runs that start from a Hugging Face folder.
 #include "esp/train/convert.h"
 
 #include <gmock/gmock.h>
@@ -21,9 +22,9 @@
 #include "esp/obs/file.h"
 #include "esp/obs/temporary_folder.h"
 #include "esp/train/engine.h"
-#include "esp/train/loaded.h"
 #include "esp/train/run_keys.h"
 #include "esp/train/snapshot.h"
+#include "esp/train/trained_model.h"
 
 namespace esp::train {
 namespace {
@@ -49,7 +50,7 @@ std::vector<char> bytes_of(const tensor::Tensor& x) {
   return {data, data + x.bytes()};
 }
 
-std::map<std::string, std::vector<char>> parameters_of(LoadedModel& loaded) {
+std::map<std::string, std::vector<char>> parameters_of(TrainedModel& loaded) {
   std::map<std::string, std::vector<char>> all;
   for (const nn::Parameter& p : loaded.model->parameters().all()) all[p.name] = bytes_of(p.weight.value);
   return all;
@@ -58,7 +59,7 @@ std::map<std::string, std::vector<char>> parameters_of(LoadedModel& loaded) {
 struct ConvertTest : testing::Test {
   obs::TemporaryFolder folder;
 
-  // A checkpoint of a random model, every parameter away from its beginning.
+  // Writes a checkpoint of a random model and returns its path. Every parameter differs from its initial value.
   std::string checkpoint(model::ModelConfig config, DType dtype = DType::f32, const std::string& tokenizer = "byte") {
     model::TestModel t(config, dtype);
     uint64_t stream = 0;
@@ -70,7 +71,7 @@ struct ConvertTest : testing::Test {
     run.train.precision = precision_name(dtype);
     ckpt::Snapshot snapshot;
     snapshot.step = 12;
-    for (const nn::Parameter& p : t.model->parameters().all()) snapshot.model.push_back(piece_of(p));
+    for (const nn::Parameter& p : t.model->parameters().all()) snapshot.model.push_back(whole_slice(p));
     snapshot.state = {{"step", 12}, {"run", to_toml(run)}};
     return ckpt::save(folder / "made", snapshot);
   }
@@ -101,7 +102,7 @@ model::ModelConfig untied_bert() {
   return config;
 }
 
-// A width that is 4·dim may be said or left to be so.
+// The same configuration with the default ffn = 4·dim filled in, so that default and explicit value compare equal.
 model::ModelConfig spelt_out(model::ModelConfig config) {
   config.ffn = config.ffn_or_default();
   return config;
@@ -121,8 +122,8 @@ TEST_P(RoundTrip, KeepsEveryBit) {
     EXPECT_EQ(parameters_of(*first), parameters_of(*direct)) << tag;
     EXPECT_EQ(spelt_out(first->model->config()), spelt_out(back->model->config())) << tag;
     EXPECT_EQ(back->config.train.precision, first->config.train.precision);
-    EXPECT_TRUE(direct->unknown.empty());
-    // And the folder itself comes back as it was.
+    EXPECT_TRUE(direct->unused_tensors.empty());
+    // The Hugging Face folder also stays equal after conversion to a checkpoint and back.
     convert(folder / ("back" + tag), folder / ("hf2" + tag));
     for (const char* file : {"model.safetensors", "config.json", "tokenizer.json"})
       EXPECT_EQ(obs::read_whole_file(folder / ("hf" + tag) + "/" + file, 1 << 24),
@@ -145,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(Archs, RoundTrip,
                                          std::pair{"bert_hidden", hidden_bert()}),
                          [](const auto& row) { return std::string(row.param.first); });
 
-TEST_F(ConvertTest, LargeModelsAreCutIntoShards) {
+TEST_F(ConvertTest, SplitsLargeModelsIntoFiles) {
   const std::string source = checkpoint(model::preset("llama-tiny").config);
   ConvertOptions options;
   options.shard_bytes = 40000;
@@ -156,7 +157,7 @@ TEST_F(ConvertTest, LargeModelsAreCutIntoShards) {
   EXPECT_EQ(parameters_of(*first), parameters_of(*read));
 }
 
-TEST_F(ConvertTest, ATiedHeadIsLeftOutAndGptIsStoredInOut) {
+TEST_F(ConvertTest, OmitsTiedHeadAndTransposesLlamaWeights) {
   convert(checkpoint(model::preset("gpt-tiny").config), folder / "hf");
   const ckpt::HfFolder hf(folder / "hf");
   EXPECT_FALSE(hf.find("lm_head.weight"));
@@ -168,7 +169,7 @@ TEST_F(ConvertTest, ATiedHeadIsLeftOutAndGptIsStoredInOut) {
   EXPECT_EQ(llama.find("model.layers.0.mlp.up_proj.weight")->entry->shape, (std::vector<int64_t>{88, 32}));
 }
 
-TEST_F(ConvertTest, APaddedVocabularyIsCutToTheTokenizers) {
+TEST_F(ConvertTest, RemovesVocabularyPadding) {
   for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny"}) {
     model::ModelConfig config = model::preset(name).config;
     config.vocab = 320;
@@ -185,7 +186,7 @@ TEST_F(ConvertTest, APaddedVocabularyIsCutToTheTokenizers) {
   }
 }
 
-TEST_F(ConvertTest, DtypeIsKeptUnlessAsked) {
+TEST_F(ConvertTest, KeepsTheDtypeByDefault) {
   const std::string source = checkpoint(model::preset("gpt-tiny").config, DType::bf16);
   convert(source, folder / "as_stored");
   EXPECT_EQ(ckpt::HfFolder(folder / "as_stored").find("transformer.wte.weight")->entry->dtype, DType::bf16);
@@ -193,18 +194,18 @@ TEST_F(ConvertTest, DtypeIsKeptUnlessAsked) {
               HasSubstr(R"("torch_dtype": "bfloat16")"));
   convert(source, folder / "wide", {"hf", "fp32", 1 << 30, 1});
   EXPECT_EQ(ckpt::HfFolder(folder / "wide").find("transformer.wte.weight")->entry->dtype, DType::f32);
-  // To fp32 and back loses nothing.
+  // Conversion from bf16 to fp32 and back to bf16 loses nothing.
   convert(folder / "wide", folder / "narrow", {"hf", "bf16", 1 << 30, 1});
   EXPECT_EQ(obs::read_whole_file(folder / "narrow/model.safetensors", 1 << 24),
             obs::read_whole_file(folder / "as_stored/model.safetensors", 1 << 24));
 }
 
-TEST_F(ConvertTest, NothingIsOverwrittenAndNothingHalfDoneIsLeft) {
+TEST_F(ConvertTest, OverwritesNothingAndLeavesNoPartialOutput) {
   const std::string source = checkpoint(model::preset("gpt-tiny").config);
   fs::create_directory(folder / "full");
   obs::write_whole_file(folder / "full/mine", "x");
   EXPECT_THAT(refusal([&] { convert(source, folder / "full"); }), HasSubstr("not empty"));
-  EXPECT_THAT(refusal([&] { convert(source, folder / "full/mine"); }), HasSubstr("is a file"));
+  EXPECT_THAT(refusal([&] { convert(source, folder / "full/mine"); }), HasSubstr("got a file"));
   fs::create_directory(folder / "empty");
   convert(source, folder / "empty/");
   EXPECT_TRUE(fs::exists(folder / "empty/config.json"));
@@ -220,14 +221,14 @@ TEST_F(ConvertTest, NothingIsOverwrittenAndNothingHalfDoneIsLeft) {
               HasSubstr("no complete checkpoint"));
 }
 
-// Rewrites the tensors of a folder.
-void edit(const std::string& path, const std::function<void(std::vector<ckpt::TensorToMake>&)>& change) {
-  std::vector<ckpt::TensorToMake> tensors;
+// Reads the tensors of a folder, calls change(tensors) and writes them again.
+void edit(const std::string& path, const std::function<void(std::vector<ckpt::DeferredTensor>&)>& change) {
+  std::vector<ckpt::DeferredTensor> tensors;
   {
     const ckpt::HfFolder hf(path);
     for (const std::string& name : hf.names()) {
       const auto found = *hf.find(name);
-      const std::vector<std::byte> bytes(found.bytes().begin(), found.bytes().end());
+      const std::vector<std::byte> bytes = found.bytes();
       tensors.push_back({name, found.entry->dtype, found.entry->shape,
                          [bytes](std::byte* to) { std::copy(bytes.begin(), bytes.end(), to); }});
     }
@@ -237,10 +238,10 @@ void edit(const std::string& path, const std::function<void(std::vector<ckpt::Te
   ckpt::write_hf_tensors(path, tensors, 1 << 30);
 }
 
-// A tensor of the folder again, as `name`; `changed`: one value of it differs.
-void copy_tensor(std::vector<ckpt::TensorToMake>& tensors, const std::string& from, const std::string& name,
+// Adds a copy of tensor `from` under the name `name`; with `changed`, one value of the copy differs.
+void copy_tensor(std::vector<ckpt::DeferredTensor>& tensors, const std::string& from, const std::string& name,
                  bool changed) {
-  ckpt::TensorToMake copy = *std::find_if(tensors.begin(), tensors.end(), [&](auto& t) { return t.name == from; });
+  ckpt::DeferredTensor copy = *std::find_if(tensors.begin(), tensors.end(), [&](auto& t) { return t.name == from; });
   copy.name = name;
   copy.make = [make = copy.make, changed](std::byte* to) {
     make(to);
@@ -249,7 +250,7 @@ void copy_tensor(std::vector<ckpt::TensorToMake>& tensors, const std::string& fr
   tensors.push_back(std::move(copy));
 }
 
-TEST_F(ConvertTest, ATiedHeadMayBeStoredTwiceOrUnderItsOtherNameButNotDiffer) {
+TEST_F(ConvertTest, AcceptsTiedHeadUnderBothNamesIfValuesAreEqual) {
   const struct {
     const char *preset, *tensor, *copy;
   } rows[] = {{"gpt-tiny", "transformer.wte.weight", "lm_head.weight"},
@@ -262,7 +263,7 @@ TEST_F(ConvertTest, ATiedHeadMayBeStoredTwiceOrUnderItsOtherNameButNotDiffer) {
     const auto expected = parameters_of(*load_model(source, {1, {}}));
     edit(hf, [&](auto& tensors) { copy_tensor(tensors, row.tensor, row.copy, false); });
     EXPECT_EQ(parameters_of(*load_model(hf, {1, {}})), expected) << row.copy;
-    EXPECT_TRUE(load_model(hf, {1, {}})->unknown.empty());
+    EXPECT_TRUE(load_model(hf, {1, {}})->unused_tensors.empty());
     edit(hf, [&](auto& tensors) { std::erase_if(tensors, [&](auto& t) { return t.name == row.tensor; }); });
     EXPECT_EQ(parameters_of(*load_model(hf, {1, {}})), expected) << row.copy;
     edit(hf, [&](auto& tensors) { copy_tensor(tensors, row.copy, row.tensor, true); });
@@ -274,7 +275,7 @@ TEST_F(ConvertTest, ATiedHeadMayBeStoredTwiceOrUnderItsOtherNameButNotDiffer) {
   }
 }
 
-TEST_F(ConvertTest, AnUntiedBertAddsTheBiasOfItsDecoder) {
+TEST_F(ConvertTest, WritesTheDecoderBiasOfAnUntiedBert) {
   const std::string source = checkpoint(untied_bert());
   convert(source, folder / "hf");
   const auto expected = parameters_of(*load_model(source, {1, {}}));
@@ -285,7 +286,7 @@ TEST_F(ConvertTest, AnUntiedBertAddsTheBiasOfItsDecoder) {
     copy_tensor(tensors, of, other, true);
   });
   EXPECT_EQ(parameters_of(*load_model(folder / "hf", {1, {}})), expected);
-  edit(folder / "hf", [&](auto& tensors) {  // as releases before 5 saved it
+  edit(folder / "hf", [&](auto& tensors) {  // the form that transformers wrote before version 5
     std::erase_if(tensors, [&](auto& t) { return t.name == other; });
     copy_tensor(tensors, of, other, false);
     std::erase_if(tensors, [&](auto& t) { return t.name == of; });
@@ -293,7 +294,7 @@ TEST_F(ConvertTest, AnUntiedBertAddsTheBiasOfItsDecoder) {
   EXPECT_EQ(parameters_of(*load_model(folder / "hf", {1, {}})), expected);
 }
 
-TEST_F(ConvertTest, PrefixesMayBeMissingOrThere) {
+TEST_F(ConvertTest, AcceptsTensorNamesWithAndWithoutPrefix) {
   for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny"}) {
     const std::string source = checkpoint(model::preset(name).config), hf = folder / name;
     convert(source, hf);
@@ -308,16 +309,17 @@ TEST_F(ConvertTest, PrefixesMayBeMissingOrThere) {
   }
 }
 
-TEST_F(ConvertTest, MissingTensorsAreErrorsByNameAndStrangersAreTold) {
+TEST_F(ConvertTest, ReportsMissingAndUnusedTensors) {
   convert(checkpoint(model::preset("llama-tiny").config), folder / "hf");
   const auto stranger = [](const std::string& name) {
-    return ckpt::TensorToMake{name, DType::f32, {1}, [](std::byte* to) { std::memset(to, 0, 4); }};
+    return ckpt::DeferredTensor{name, DType::f32, {1}, [](std::byte* to) { std::memset(to, 0, 4); }};
   };
   edit(folder / "hf", [&](auto& tensors) {
     tensors.push_back(stranger("model.layers.0.adapter.weight"));
-    tensors.push_back(stranger("model.layers.0.self_attn.rotary_emb.inv_freq"));  // every old folder has it
+    tensors.push_back(stranger("model.layers.0.self_attn.rotary_emb.inv_freq"));  // older folders contain this tensor
   });
-  EXPECT_EQ(load_model(folder / "hf", {1, {}})->unknown, std::vector<std::string>{"model.layers.0.adapter.weight"});
+  EXPECT_EQ(load_model(folder / "hf", {1, {}})->unused_tensors,
+            std::vector<std::string>{"model.layers.0.adapter.weight"});
   const Conversion done = convert(folder / "hf", folder / "c");
   EXPECT_THAT(done.notes, Contains(HasSubstr("model.layers.0.adapter.weight")));
 
@@ -330,7 +332,7 @@ TEST_F(ConvertTest, MissingTensorsAreErrorsByNameAndStrangersAreTold) {
               HasSubstr("no tensor model.layers.1.mlp.up_proj.weight"));
 }
 
-TEST_F(ConvertTest, AnotherShapeIsRefusedByName) {
+TEST_F(ConvertTest, ErrorNamesTensorOfAnotherShape) {
   convert(checkpoint(model::preset("gpt-tiny").config), folder / "hf");
   std::string config = obs::read_whole_file(folder / "hf/config.json", 1 << 20);
   const std::string was = R"("n_positions": 32)";
@@ -339,10 +341,10 @@ TEST_F(ConvertTest, AnotherShapeIsRefusedByName) {
   EXPECT_THAT(refusal<IoError>([&] {
                 load_model(folder / "hf", {1, {}});
               }),
-              AllOf(HasSubstr("transformer.wpe.weight is [32, 32]"), HasSubstr("[31, 32]")));
+              AllOf(HasSubstr("transformer.wpe.weight has shape [32, 32]"), HasSubstr("[31, 32]")));
 }
 
-struct BeginningTest : ConvertTest {
+struct ModelInitTest : ConvertTest {
   std::string run_file(const std::string& model, const std::string& more = "") {
     obs::write_whole_file(folder / "text.txt", std::string(4000, 'a') + std::string(4000, 'b'));
     const std::string path = folder / "run.toml";
@@ -354,7 +356,7 @@ struct BeginningTest : ConvertTest {
   const Log quiet{LogLevel::off, -1};
 };
 
-TEST_F(BeginningTest, ARunFileTakesTheShapeAndTheTokenizerOfItsInit) {
+TEST_F(ModelInitTest, ReadsShapeAndTokenizerFromModelInit) {
   convert(checkpoint(model::preset("llama-tiny").config), folder / "hf");
   const RunConfig config = read_run_config(run_file("init = \"" + folder / "hf" + "\"\ndropout = 0.1"), {});
   EXPECT_EQ(config.model.arch, "llama");
@@ -363,7 +365,7 @@ TEST_F(BeginningTest, ARunFileTakesTheShapeAndTheTokenizerOfItsInit) {
   EXPECT_EQ(config.data.tokenizer, folder / "hf");
   EXPECT_THAT(refusal([&] { read_run_config(run_file("arch = \"gpt\"\ninit = \"" + folder / "hf" + "\""), {}); }),
               HasSubstr("is a llama"));
-  // The resolved file can be read where the folder is gone.
+  // After the folder was removed, the resolved run file can still be read.
   fs::remove_all(folder / "hf");
   EXPECT_EQ(parse_run_config(to_toml(config), "again", {}).model.ffn, 88);
 }
@@ -374,7 +376,7 @@ std::map<std::string, std::vector<char>> parameters_of(Engine& engine) {
   return all;
 }
 
-TEST_F(BeginningTest, AConvertedCheckpointIsResumedWithNewMoments) {
+TEST_F(ModelInitTest, StartsFromConvertedCheckpointWithZeroMoments) {
   convert(checkpoint(model::preset("gpt-tiny").config), folder / "hf");
   convert(folder / "hf", folder / "start", {"", "bf16", 1 << 30, 1});
   RunConfig config = read_run_config(run_file("init = \"" + folder / "start" + "\"", "precision = \"bf16\""), {});
@@ -395,11 +397,11 @@ TEST_F(BeginningTest, AConvertedCheckpointIsResumedWithNewMoments) {
   EXPECT_TRUE(std::isfinite(engine.step().loss));
 }
 
-TEST_F(BeginningTest, Fp32OfAMixedPrecisionRunIsItsMasterCopy) {
+TEST_F(ModelInitTest, ReadsMasterWeightsAsFp32) {
   RunConfig config = read_run_config(run_file("preset = \"gpt-tiny\"\nvocab = 257", "precision = \"bf16\""), {});
   Engine engine(config, quiet);
   engine.step();
-  const std::string path = ckpt::save(folder / "made", snapshot_of(engine, config));
+  const std::string path = ckpt::save(folder / "made", make_snapshot(engine, config));
   const auto wide = load_model(path, {1, DType::f32});
   int num_masters = 0;
   for (const optim::OptimizerState& state : engine.optimizer().states()) {
@@ -411,42 +413,43 @@ TEST_F(BeginningTest, Fp32OfAMixedPrecisionRunIsItsMasterCopy) {
   EXPECT_EQ(num_masters, 4);  // stem, two blocks, head
 }
 
-TEST_F(BeginningTest, AnEncoderWithoutAHeadGetsANewOne) {
+TEST_F(ModelInitTest, AddsNewHeadToPretrainedEncoder) {
   convert(checkpoint(hidden_bert()), folder / "hf");
   RunConfig config = read_run_config(run_file("init = \"" + folder / "hf" + "\"\nseq_len = 20"), {});
   EXPECT_FALSE(config.model.headless || config.model.pooler);
   Engine engine(config, quiet);
-  const auto fresh = load_initial(engine.model(), folder / "hf", engine.context().stream);
+  const auto fresh = load_pretrained(engine.model(), folder / "hf", engine.context().stream);
   EXPECT_EQ(fresh, (std::vector<std::string>{"transform.weight", "transform.bias", "transform_norm.weight",
                                              "transform_norm.bias", "head.bias"}));
   const auto source = load_model(folder / "hf", {1, {}});
   auto theirs = parameters_of(*source), ours = parameters_of(engine);
   EXPECT_EQ(ours.at("blocks.1.mlp.down.weight"), theirs.at("blocks.1.mlp.down.weight"));
-  theirs.at("positions.weight").resize(20 * 32 * 4);  // a shorter run knows the first positions
+  // A model with a smaller seq_len uses the first position embeddings of the folder.
+  theirs.at("positions.weight").resize(20 * 32 * 4);
   EXPECT_EQ(ours.at("positions.weight"), theirs.at("positions.weight"));
   EXPECT_TRUE(std::isfinite(engine.step().loss));
 
-  // The same from a checkpoint.
+  // A checkpoint of the same encoder gives the same parameters.
   convert(folder / "hf", folder / "checkpoint");
   Engine other(config, quiet);
-  EXPECT_EQ(load_initial(other.model(), folder / "checkpoint", other.context().stream), fresh);
+  EXPECT_EQ(load_pretrained(other.model(), folder / "checkpoint", other.context().stream), fresh);
   Engine direct(config, quiet);
-  load_initial(direct.model(), folder / "hf", direct.context().stream);
+  load_pretrained(direct.model(), folder / "hf", direct.context().stream);
   EXPECT_EQ(parameters_of(other), parameters_of(direct));
 }
 
-TEST_F(BeginningTest, AClassifierKeepsThePooler) {
+TEST_F(ModelInitTest, KeepsPretrainedPoolerInClassifier) {
   convert(checkpoint(hidden_bert()), folder / "hf");
   obs::write_whole_file(folder / "items.jsonl", "{\"text\": \"a\", \"label\": 0}\n{\"text\": \"b\", \"label\": 1}\n");
   RunConfig config = read_run_config(run_file("init = \"" + folder / "hf" + "\"\nclasses = 2"),
                                      {"data.train=" + folder / "items.jsonl"});
   Engine engine(config, quiet);
-  EXPECT_EQ(load_initial(engine.model(), folder / "hf", engine.context().stream),
+  EXPECT_EQ(load_pretrained(engine.model(), folder / "hf", engine.context().stream),
             (std::vector<std::string>{"classifier.weight", "classifier.bias"}));
   EXPECT_TRUE(std::isfinite(engine.step().loss));
 }
 
-// Another value for a key of [model] or [model.moe].
+// Returns a valid value, as text, for a key of [model] or [model.moe]. It differs from the current value.
 std::string another_value(const Field& field) {
   static const std::map<std::string_view, std::string_view> kWords = {
       {"arch", "t5"}, {"activation", "relu"}, {"norm", "rms"}, {"positions", "none"}, {"rope_scaling", "linear"}};
@@ -485,7 +488,7 @@ std::string text_of(RunConfig config, const std::string& name) {
   return "";
 }
 
-TEST(HfOptions, EveryModelKeyIsCarriedOrRejected) {
+TEST(HfOptions, ConvertsOrRejectsEveryModelKey) {
   const std::map<std::string, RunConfig> shapes = {
       {"gpt", shape_of("gpt2-124m", {})},
       {"llama", shape_of("llama-tiny", {})},
@@ -499,11 +502,11 @@ TEST(HfOptions, EveryModelKeyIsCarriedOrRejected) {
       {"bert", shape_of("bert-tiny", {})},
       {"classifier", shape_of("bert-tiny", {{"model.classes", "3"}, {"model.pooler", "true"}})},
       {"experts", shape_of("gpt2-124m", {{"model.moe.experts", "4"}})}};
-  // These give a shape its other keys; and how the first weights are drawn is no part of a trained model.
+  // Keys that are not part of a trained model: they only set defaults of other keys or the initial weights.
   const std::set<std::string> no_options = {"model.preset", "model.init", "model.zero_positions"};
   std::set<std::string> keys, carried, rejected;
   for (const auto& [name, shape] : shapes) {
-    RunConfig all = settled(shape);
+    RunConfig all = normalised(shape);
     const std::vector<Field> listed = fields(all);
     for (size_t i = 0; i < listed.size(); ++i) {
       const std::string key = listed[i].name();
@@ -512,7 +515,7 @@ TEST(HfOptions, EveryModelKeyIsCarriedOrRejected) {
       if (!is_read(listed, listed[i])) continue;
       RunConfig changed = shape;
       const std::string value = another_value(listed[i]);
-      ASSERT_FALSE(value.empty()) << key << ": say here which other value it may have";
+      ASSERT_FALSE(value.empty()) << key << ": add another valid value of this key to another_value()";
       set_value(fields(changed)[i], value);
       Json json;
       try {
@@ -528,15 +531,15 @@ TEST(HfOptions, EveryModelKeyIsCarriedOrRejected) {
     }
   }
   for (const std::string& key : keys)
-    EXPECT_TRUE(carried.contains(key) || rejected.contains(key)) << key << " was not tried: add a shape that reads it";
+    EXPECT_TRUE(carried.contains(key) || rejected.contains(key)) << key << " was not tested: add a shape that reads it";
   EXPECT_THAT(carried, IsSupersetOf({"model.layers", "model.rope_beta_fast", "model.classes", "model.dropout"}));
   EXPECT_THAT(rejected, IsSupersetOf({"model.moe.experts", "model.moe.z_loss", "model.post_norm", "model.positions"}));
 }
 
-TEST(HfOptions, ARejectedOneIsNamed) {
+TEST(HfOptions, ErrorNamesRejectedKey) {
   model::ModelConfig config = model_config(shape_of("bert-tiny", {{"model.headless", "true"}}).model);
   EXPECT_THAT(refusal([&] { static_cast<void>(model::hf_config(config)); }),
-              HasSubstr("model.pooler: has no form in a Hugging Face folder"));
+              HasSubstr("model.pooler: cannot be stored in a Hugging Face folder"));
 }
 
 }  // namespace

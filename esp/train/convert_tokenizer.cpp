@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a folder says its tokenizer with, and the class `transformers` reads it with.
+// A tokenizer file and the class of `transformers` that can read it.
 struct TokenizerFile {
   const char *name, *reader;
 };
@@ -36,10 +36,11 @@ constexpr Role kRoles[] = {{"bos_token", &data::SpecialTokens::bos},   {"eos_tok
 void copy(const std::string& from, const std::string& to) {
   std::error_code error;
   fs::copy_file(from, to, error);
-  if (error) throw IoError(fmt::format("{} cannot be copied to {}: {}", from, to, error.message()));
+  if (error) throw IoError(fmt::format("cannot copy {} to {}: {}", from, to, error.message()));
 }
 
-// Bytes as a byte-level BPE without merges: id = byte, as "byte" has it. A model of 256 ids has no end of text.
+// Writes the "byte" tokenizer as a byte-level BPE without merges; the id of a token is its byte value. A model with 256
+// ids has no end-of-text token.
 std::string byte_tokenizer_json(const data::Tokenizer& bytes, int64_t vocab) {
   std::vector<std::pair<std::string, int32_t>> tokens;
   for (int32_t byte = 0; byte < 256; ++byte) tokens.emplace_back(std::string(1, static_cast<char>(byte)), byte);

@@ -1,5 +1,5 @@
-// A model's parameters from the tensors of a Hugging Face folder, and back: found by name, transposed, packed side by
-// side, cut, cast. Where source and destination have one type, every bit is kept.
+// Converts a model's parameters from and to the tensors of a Hugging Face folder. Names, transposition, packing,
+// sharding and dtype may differ. If source and destination have the same dtype, every bit is kept.
 #pragma once
 
 #include <string>
@@ -10,28 +10,33 @@
 
 namespace esp::train {
 
-// The folder under the names that `config` has for it. IoError where two names of one tensor hold different values.
+// Opens a folder and renames its tensors to the names that a model with `config` uses. IoError if the folder has a
+// tensor under two names with different values.
 ckpt::HfFolder open_hf_folder(const std::string& path, const model::ModelConfig& config);
 
-// The type that holds every tensor of the model without loss: theirs, where all agree.
+// Returns a dtype that represents all tensors of the model without loss: their dtype if it is the same for all, else a
+// wider one.
 DType hf_storage_type(const ckpt::HfFolder& folder, const model::ModelConfig& config);
 
-struct HfReading {
-  std::vector<std::string> unknown;  // tensors of the folder that the model has no place for
-  std::vector<std::string> fresh;    // parameters of the model's head that the folder does not have
+struct HfReadReport {
+  std::vector<std::string> unused_tensors;  // tensors in the folder that the model does not use
+  std::vector<std::string> new_parameters;  // head parameters of the model that are not in the folder
 };
-enum class HeadMayBe { there, new_too };  // new_too: what the folder lacks of the head stays as it was initialised
+// Whether the folder must contain the head. may_be_new: missing head parameters keep their initial values.
+enum class HeadPolicy { required, may_be_new };
 
-// IoError names a tensor that is missing or of another shape. With a new head, fewer positions than the folder's are
-// its first ones.
-HfReading read_hf_weights(model::Model& model, ckpt::HfFolder& folder, HeadMayBe head, const device::Stream& stream);
+// Fills the model's parameters from the folder. IoError names a tensor that is missing or has another shape. If the
+// model has fewer positions than the folder, may_be_new uses the first ones.
+HfReadReport read_hf_weights(model::Model& model, ckpt::HfFolder& folder, HeadPolicy head,
+                             const device::Stream& stream);
 
-// What to write, in `dtype`, with the first `vocab` rows of the tables of tokens. Lends from the model.
-std::vector<ckpt::TensorToMake> hf_tensors(model::Model& model, DType dtype, int64_t vocab,
-                                           const device::Stream& stream);
+// Returns the tensors to write, in `dtype`. Of the embedding and the head, only the first `vocab` rows are written. The
+// tensors reference the model's memory.
+std::vector<ckpt::DeferredTensor> hf_tensors(model::Model& model, DType dtype, int64_t vocab,
+                                             const device::Stream& stream);
 
-// The first rows of learned positions will do where `init` is longer than the model.
+// Name of the learned position embeddings. If model.init has more positions than the model, the first rows are used.
 inline constexpr std::string_view kPositionsName = "positions.weight";
-bool is_of_head(model::Model& model, const nn::Parameter& parameter);
+bool is_head_parameter(model::Model& model, const nn::Parameter& parameter);
 
 }  // namespace esp::train

@@ -14,8 +14,8 @@
 #include "esp/data/inputs.h"
 #include "esp/data/tokenizer/tokenizer.h"
 #include "esp/obs/file.h"
-#include "esp/train/feed.h"
-#include "esp/train/loaded.h"
+#include "esp/train/data_pipeline.h"
+#include "esp/train/trained_model.h"
 
 namespace esp::train {
 namespace {
@@ -36,17 +36,18 @@ std::vector<std::string> paths_of(const std::vector<std::string>& named, const R
       continue;
     }
     paths.push_back(input.path);
-    std::error_code error;  // how wide the tokens are
+    std::error_code error;  // the .json file of a raw .bin file has its token width, so it is part of the data
     if (input.kind == data::InputKind::bin && fs::exists(input.path + ".json", error))
       paths.push_back(input.path + ".json");
   }
   return paths;
 }
 
-// The weights of a Hugging Face folder; of a checkpoint the manifest, which has the checksums of all its files.
+// The files that identify model.init. For a Hugging Face folder these are the weights and settings files; for a
+// checkpoint it is the manifest, which contains the checksums of all other files.
 std::vector<std::string> init_files(const std::string& init) {
   if (init.empty()) return {};
-  if (!ckpt::is_hf_folder(init)) return {fmt::format("{}/{}", checkpoint_at(init), ckpt::kManifestName)};
+  if (!ckpt::is_hf_folder(init)) return {fmt::format("{}/{}", resolve_checkpoint(init), ckpt::kManifestName)};
   std::vector<std::string> paths;
   for (const auto& entry : fs::directory_iterator(init))
     if (const std::string ending = entry.path().extension().string(); ending == ".safetensors" || ending == ".json")
@@ -55,13 +56,13 @@ std::vector<std::string> init_files(const std::string& init) {
   return paths;
 }
 
-// Of keys whose value is a name or a file.
+// For a key with a name or a path as its value: returns the path if that file exists, else nothing.
 std::vector<std::string> where_file(const std::string& value) {
   std::error_code error;
   return fs::is_regular_file(value, error) ? std::vector{value} : std::vector<std::string>();
 }
 
-uint64_t mixed(uint64_t hash, uint64_t next) {
+uint64_t mix_hash(uint64_t hash, uint64_t next) {
   hash = (hash ^ next) * 0x9e3779b97f4a7c15u;
   return hash ^ (hash >> 29);
 }
@@ -76,14 +77,14 @@ void add_lines(std::vector<std::string>& lines, std::string_view key, F&& find) 
       const size_t end = std::min(at + each, paths.size());
       data::FileDigest all = digests[at];
       for (size_t i = at + 1; i < end; ++i) {
-        all.hash = mixed(mixed(all.hash, digests[i].bytes), digests[i].hash);
+        all.hash = mix_hash(mix_hash(all.hash, digests[i].bytes), digests[i].hash);
         all.bytes += digests[i].bytes;
       }
       const std::string more =
           end - at == 1 ? "" : fmt::format(" to {} ({} files)", fs::path(paths[end - 1]).filename().string(), end - at);
       lines.push_back(fmt::format("{} {} {:016x} {}{}", key, all.bytes, all.hash, paths[at], more));
     }
-  } catch (const std::exception& error) {  // of files: said with its reason where the file is needed
+  } catch (const std::exception& error) {  // not thrown here: the reader of the file reports the error
     std::string reason = error.what();
     std::replace(reason.begin(), reason.end(), '\n', ' ');
     lines.push_back(fmt::format("{} - - {}", key, reason));
@@ -153,7 +154,7 @@ void check_data_unchanged(const RunConfig& config) {
   if (lines.empty()) return;
   throw obs::FileChanged(fmt::format(
       "data changed since the run began:{}\nRestore the files and start the run again: it resumes from its last "
-      "checkpoint. --continue-with-changes goes on with the new content, --run-dir DIR trains in another folder",
+      "checkpoint. --continue-with-changes continues with the new content, --run-dir DIR trains in another folder",
       fmt::join(lines, "")));
 }
 

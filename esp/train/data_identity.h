@@ -1,7 +1,8 @@
-// What the files a run reads hold: of each its size and a hash of its content (data/file_digest.h), under the key that
-// names it. Written into run.toml and checkpoints as data.identity. Equal on all ranks of a run, and when it resumes.
+// The identity of the data files that a run reads: size and content hash (data/file_digest.h) of each file, with the
+// run-file key that names it. It is stored in run.toml and in checkpoints as data.identity. It must be equal on all
+// ranks, and still be equal when the run resumes.
 //
-// Paths are not compared, and times are not part of it: hosts may keep copies of the files elsewhere.
+// Paths and modification times are not compared, because hosts may store the files at different paths.
 #pragma once
 
 #include <string>
@@ -11,26 +12,28 @@
 
 namespace esp::train {
 
-// One line per file: «data.train 18000 3f2a… text.txt». Of more files than kMaxIdentityLines a line stands for several
-// that follow each other. A file that cannot be read has the reason in its line: whoever needs it says so as well.
+// One line per file: «data.train 18000 3f2a… text.txt». If there are more than kMaxIdentityLines files, one line stands
+// for several consecutive files. The line of an unreadable file contains the reason; the code that reads the file
+// reports it again.
 inline constexpr size_t kMaxIdentityLines = 256;
 std::vector<std::string> data_identity(const RunConfig& config);
 
 struct IdentityLine {
-  std::string key, content, path;  // content: «18000 bytes, hash 3f2a…», or why it cannot be read
+  std::string key, content, path;  // content is «18000 bytes, hash 3f2a…», or the reason why the file cannot be read
   std::string subject() const { return key + " " + path; }
 };
 IdentityLine parse_identity_line(const std::string& line);
 
-// What differs between two identities, line by line below each key: «data.train text.txt: 18000 bytes, … → 17000 …».
+// One difference between two identities: «data.train text.txt: 18000 bytes, … → 17000 …». Lines of the same key are
+// compared in order.
 struct IdentityChange {
   std::string subject, before, now;
 };
 std::vector<IdentityChange> identity_changes(const std::vector<std::string>& before,
                                              const std::vector<std::string>& now);
 
-// obs::FileChanged names what changed since config.data.identity was written. Where the run has begun model.init is
-// not read again, and may change. Nothing is compared with an empty one.
+// Throws obs::FileChanged if the files differ from config.data.identity; the message lists the differences. model.init
+// is not checked, because a run reads it only at its start. Nothing is checked if the stored identity is empty.
 void check_data_unchanged(const RunConfig& config);
 
 }  // namespace esp::train

@@ -1,7 +1,8 @@
-// A DeepSpeed configuration as keys of the run file, with everything said that was not carried over.
+// Imports a DeepSpeed configuration as keys of the run file, and lists everything that was not imported.
 //
-// DeepSpeed's defaults are written out where ours differ, so that a run means what it meant there. The model, the data
-// and the number of steps are in the user's script and not in the file; they are named as missing.
+// Where DeepSpeed's default differs from Espalier's, the default is written out, so that training behaves as in
+// DeepSpeed. The model, the data and the number of steps are in the training script and not in the file; they are
+// listed as missing.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +12,28 @@
 
 namespace esp::train {
 
-struct Imported {
-  struct Carried {
-    std::string from;        // "optimizer.params.lr"; empty: DeepSpeed's default
-    std::string key, value;  // "train.lr" and its TOML text
-    std::string note;        // what is a little different here; may be empty
+struct DeepSpeedImport {
+  struct ImportedKey {
+    std::string from;        // for example "optimizer.params.lr"; empty: the value is a default of DeepSpeed
+    std::string key, value;  // for example "train.lr" and its value as TOML
+    std::string note;        // how the meaning differs from DeepSpeed's; may be empty
   };
-  struct Left {
+  struct IgnoredKey {
     std::string from, why;
   };
-  std::vector<Carried> carried;
-  std::vector<Left> left;            // keys of the file that do nothing here
-  std::vector<std::string> missing;  // what a run needs besides
+  std::vector<ImportedKey> keys;
+  std::vector<IgnoredKey> ignored;   // keys of the file that have no effect in Espalier
+  std::vector<std::string> missing;  // keys that the user must still set
 
-  std::vector<std::string> overrides() const;  // section.key=value
+  std::vector<std::string> overrides() const;  // the imported keys as section.key=value
 };
 
-// `ranks`: how many the batch sizes are for; 0 when that is not known. IoError: no JSON; UsageError: a configuration
-// that contradicts itself or has values of another type, with the key.
-Imported import_deepspeed(std::string_view json, std::string_view name, int64_t ranks);
+// `ranks` is the number of ranks to which the batch sizes apply; 0: unknown. IoError for invalid JSON. UsageError names
+// the key if values contradict each other or have the wrong type.
+DeepSpeedImport import_deepspeed(std::string_view json, std::string_view name, int64_t ranks);
 
-// A run file of the carried keys, and the rest as comments. `base`: the text of a run file to lay them over, or empty.
-std::string to_run_file(const Imported& imported, std::string_view name, std::string_view base);
+// Writes a run file with the imported keys, and with everything else as comments. `base` is the text of a run file
+// whose keys the imported ones override; it may be empty.
+std::string to_run_file(const DeepSpeedImport& imported, std::string_view name, std::string_view base);
 
 }  // namespace esp::train

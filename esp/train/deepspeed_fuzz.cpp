@@ -1,4 +1,5 @@
-// A DeepSpeed configuration from any bytes: refused with words, or a run file that reads back with the same keys.
+// Imports a DeepSpeed configuration from arbitrary bytes. The import throws an error with a message, or its run file
+// reads back with the same keys.
 #include <string_view>
 
 #include "esp/base/error.h"
@@ -10,9 +11,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {
-    const Imported imported = import_deepspeed(text, "fuzz", data[0] % 9);
+    const DeepSpeedImport imported = import_deepspeed(text, "fuzz", data[0] % 9);
     const std::string file = to_run_file(imported, "fuzz", "");
-    std::string by_file, by_overrides;  // values that contradict each other are refused by both
+    // if the values contradict each other, run file and overrides must both be refused
+    std::string by_file, by_overrides;
     try {
       by_file = to_toml(parse_run_config(file, "file", {}));
     } catch (const esp::UsageError&) {

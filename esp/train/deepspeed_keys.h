@@ -1,4 +1,4 @@
-// Keys of a DeepSpeed configuration that are known and not carried over, and why.
+// DeepSpeed keys that are known but not imported, with the reason.
 #pragma once
 
 #include <string_view>
@@ -6,9 +6,9 @@
 
 namespace esp::train {
 
-// The reason for a dotted key or for a section it lies in; empty where the key is not known at all.
-std::string_view why_left(std::string_view key);
-// All that why_left and the importer know, to find the nearest by.
+// The reason why a key (or its section) is not imported. `key` is dotted. Empty if the key is unknown.
+std::string_view ignore_reason(std::string_view key);
+// All keys that ignore_reason or the importer knows, to suggest the correct spelling.
 std::vector<std::string_view> known_deepspeed_keys();
 
 }  // namespace esp::train

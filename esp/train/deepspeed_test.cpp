@@ -1,4 +1,4 @@
-// DeepSpeed configurations as people have them: what becomes of every key.
+// Imports DeepSpeed configurations as they are used in practice, and checks every key.
 #include "esp/train/deepspeed.h"
 
 #include <gtest/gtest.h>
@@ -13,14 +13,14 @@ namespace {
 
 using Keys = std::map<std::string, std::string>;
 
-Keys carried(const Imported& imported) {
+Keys imported_keys(const DeepSpeedImport& imported) {
   Keys keys;
-  for (const auto& one : imported.carried) keys[one.key] = one.value;
+  for (const auto& one : imported.keys) keys[one.key] = one.value;
   return keys;
 }
-Keys left(const Imported& imported) {
+Keys ignored_keys(const DeepSpeedImport& imported) {
   Keys keys;
-  for (const auto& one : imported.left) keys[one.from] = one.why;
+  for (const auto& one : imported.ignored) keys[one.from] = one.why;
   return keys;
 }
 
@@ -37,8 +37,8 @@ struct Case {
   const char* name;
   const char* json;
   int64_t ranks;
-  Keys carried;                   // all of these, with these values
-  std::vector<std::string> left;  // exactly these
+  Keys keys;                         // expected keys and their values
+  std::vector<std::string> ignored;  // all ignored keys that are expected
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
@@ -65,7 +65,7 @@ const Case kCases[] = {
       {"train.schedule", "\"constant\""},
       {"log.every", "10"}},
      {}},
-    {"Stage2Fp16OnTheHost",  // as in the documents of Hugging Face, with its values filled in
+    {"Stage2Fp16OnTheHost",  // the example in the Hugging Face documentation, with values instead of "auto"
      R"({"fp16": {"enabled": true, "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16,
                   "hysteresis": 2, "min_loss_scale": 1},
          "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "weight_decay": 3e-7}},
@@ -77,7 +77,7 @@ const Case kCases[] = {
          "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1})",
      2,
      {{"train.precision", "\"fp16\""},
-      {"train.optimizer", "\"adamw\""},  // its Adam decays apart from the gradient unless told otherwise
+      {"train.optimizer", "\"adamw\""},  // DeepSpeed's Adam is decoupled (AdamW) by default
       {"train.lr", "0.002"},
       {"train.weight_decay", "3e-07"},
       {"train.beta2", "0.999"},
@@ -92,7 +92,7 @@ const Case kCases[] = {
       "scheduler.params.warmup_min_lr", "zero_optimization.offload_optimizer.pin_memory",
       "zero_optimization.allgather_partitions", "zero_optimization.allgather_bucket_size",
       "zero_optimization.reduce_scatter", "zero_optimization.contiguous_gradients"}},
-    {"Stage3WithEverythingAuto",
+    {"Stage3WithAutoValues",
      R"({"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"},
          "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto",
                                                    "weight_decay": "auto"}},
@@ -155,7 +155,7 @@ const Case kCases[] = {
       {"sync.feedback", "\"onebit_adam\""},
       {"sync.onebit_warmup", "400"}},
      {"optimizer.params.comm_backend_name"}},
-    {"WhatIsNotKnownHere",
+    {"UnknownKeys",
      R"({"train_batch_size": 4, "optimizer": {"type": "Lamb", "params": {"lr": 11e-3, "max_coeff": 0.3}},
          "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-5}}, "gradient_cliping": 1.0,
          "zero_optimization": {"stage": 0, "offload_param": {"device": "cpu"}},
@@ -167,74 +167,77 @@ const Case kCases[] = {
       "zero_optimization.offload_param", "wandb", "activation_checkpointing", "my_own.deep.key"}},
 };
 
-class DeepSpeed : public testing::TestWithParam<Case> {};
+class DeepSpeedCases : public testing::TestWithParam<Case> {};
 
-TEST_P(DeepSpeed, EveryKeyIsCarriedOrSaid) {
+TEST_P(DeepSpeedCases, ImportsOrReportsEveryKey) {
   const Case& c = GetParam();
-  const Imported imported = import_deepspeed(c.json, "ds.json", c.ranks);
-  const Keys got = carried(imported);
-  for (const auto& [key, value] : c.carried) EXPECT_EQ(got.contains(key) ? got.at(key) : "nothing", value) << key;
-  const Keys rest = left(imported);
-  for (const std::string& key : c.left) EXPECT_TRUE(rest.contains(key)) << key << " was lost without a word";
+  const DeepSpeedImport imported = import_deepspeed(c.json, "ds.json", c.ranks);
+  const Keys got = imported_keys(imported);
+  for (const auto& [key, value] : c.keys) EXPECT_EQ(got.contains(key) ? got.at(key) : "nothing", value) << key;
+  const Keys rest = ignored_keys(imported);
+  for (const std::string& key : c.ignored)
+    EXPECT_TRUE(rest.contains(key)) << key << " was neither imported nor reported";
   for (const auto& [key, why] : rest)
-    EXPECT_NE(std::find(c.left.begin(), c.left.end(), key), c.left.end()) << key << ": " << why;
+    EXPECT_NE(std::find(c.ignored.begin(), c.ignored.end(), key), c.ignored.end()) << key << ": " << why;
 }
 
-TEST_P(DeepSpeed, TheRunFileMeansWhatWasCarried) {
-  const Imported imported = import_deepspeed(GetParam().json, "ds.json", GetParam().ranks);
+TEST_P(DeepSpeedCases, RunFileContainsImportedValues) {
+  const DeepSpeedImport imported = import_deepspeed(GetParam().json, "ds.json", GetParam().ranks);
   const std::string file = to_run_file(imported, "ds.json", "");
   const std::vector<std::string> given = {"train.steps=5000"};
   const RunConfig config = parse_run_config(file, "run.toml", given);
   std::vector<std::string> overrides = imported.overrides();
   overrides.push_back(given[0]);
   EXPECT_EQ(to_toml(config), to_toml(parse_run_config("", "none", overrides)));
-  for (const auto& one : imported.left) EXPECT_NE(file.find("#   " + one.from + ": "), std::string::npos) << one.from;
+  for (const auto& one : imported.ignored)
+    EXPECT_NE(file.find("#   " + one.from + ": "), std::string::npos) << one.from;
   for (const std::string& one : imported.missing) EXPECT_NE(file.find("#   " + one), std::string::npos) << one;
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, DeepSpeed, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Files, DeepSpeedCases, testing::ValuesIn(kCases),
                          [](const testing::TestParamInfo<Case>& one) { return one.param.name; });
 
-TEST(DeepSpeedImport, IsLaidOverARunFile) {
-  const Imported imported = import_deepspeed(R"({"train_batch_size": 6, "zero_optimization": {"stage": 2}})", "ds", 0);
+TEST(DeepSpeedImport, OverridesABaseRunFile) {
+  const DeepSpeedImport imported =
+      import_deepspeed(R"({"train_batch_size": 6, "zero_optimization": {"stage": 2}})", "ds", 0);
   const std::string file = to_run_file(imported, "ds", "[model]\npreset = \"gpt2-124m\"\n[train]\nsteps = 7\n");
   const RunConfig config = parse_run_config(file, "run.toml", {});
   EXPECT_EQ(config.model.preset, "gpt2-124m");
   EXPECT_EQ(config.train.steps, 7);
   EXPECT_EQ(config.train.global_batch, 6);
   EXPECT_EQ(config.sync.method, "zero2");
-  EXPECT_EQ(file.find("Still to be given"), std::string::npos);
+  EXPECT_EQ(file.find("Still needed"), std::string::npos);
 }
 
-TEST(DeepSpeedImport, SuggestsTheKeyThatWasMeant) {
-  const Imported imported = import_deepspeed(R"({"gradient_cliping": 1.0})", "ds", 0);
-  EXPECT_EQ(left(imported).at("gradient_cliping"), "not known; gradient_clipping is");
+TEST(DeepSpeedImport, SuggestsTheNearestKey) {
+  const DeepSpeedImport imported = import_deepspeed(R"({"gradient_cliping": 1.0})", "ds", 0);
+  EXPECT_EQ(ignored_keys(imported).at("gradient_cliping"), "unknown DeepSpeed key; did you mean gradient_clipping?");
 }
 
-TEST(DeepSpeedImport, RefusesWhatContradictsItself) {
+TEST(DeepSpeedImport, RefusesContradictoryValues) {
   const auto says = [](std::string_view json, std::string_view words, int64_t ranks = 0) {
     EXPECT_NE(refusal(json, ranks).find(words), std::string::npos) << json << ": " << refusal(json, ranks);
   };
   says(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2})",
-       "64 is not 4 × 2 × 4", 4);
-  says(R"({"train_batch_size": 10, "gradient_accumulation_steps": 4})", "cannot be cut", 2);
-  says(R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})", "both true");
-  says(R"({"zero_optimization": {"stage": 4}})", "zero_optimization.stage wants 0 to 3, not 4");
-  says(R"({"zero_optimization": 3})", "zero_optimization wants an object, not 3");
-  says(R"({"train_batch_size": 2.5})", "wants a whole number");
-  says(R"({"train_batch_size": 0})", "wants 1 or more");
-  says(R"({"fp16": {"enabled": "yes"}})", "wants true or false");
-  says(R"({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}})", "wants two numbers");
+       "got 64; expected 4 × 2 × 4", 4);
+  says(R"({"train_batch_size": 10, "gradient_accumulation_steps": 4})", "expected a multiple of 4 × 2", 2);
+  says(R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})", "expected at most one of them");
+  says(R"({"zero_optimization": {"stage": 4}})", "zero_optimization.stage: got 4; expected 0 to 3");
+  says(R"({"zero_optimization": 3})", "zero_optimization: got 3; expected an object");
+  says(R"({"train_batch_size": 2.5})", "expected an integer");
+  says(R"({"train_batch_size": 0})", "expected an integer >= 1");
+  says(R"({"fp16": {"enabled": "yes"}})", "expected true or false");
+  says(R"({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}})", "expected two numbers");
   says(R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "gpu"}}})", "none, cpu or nvme");
   says(R"({"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 9, "total_num_steps": 5}}})",
-       "more than total_num_steps");
-  says(R"([1])", "is an object");
+       "at most total_num_steps");
+  says(R"([1])", "expected a JSON object");
   says(R"({"seed": 1, "seed": 2})", "seed");
   says(R"({"seed": 1)", "ds.json");
 }
 
-TEST(DeepSpeedImport, TextOfTheFileStaysInComments) {
-  const Imported imported = import_deepspeed("{\"a\\n[train]\\nsteps = 1\": 3}", "x\n[run]\nname = \"y\"", 0);
+TEST(DeepSpeedImport, KeepsUntrustedTextInComments) {
+  const DeepSpeedImport imported = import_deepspeed("{\"a\\n[train]\\nsteps = 1\": 3}", "x\n[run]\nname = \"y\"", 0);
   const RunConfig config = parse_run_config(to_run_file(imported, "x\n[run]\nname = \"y\"", ""), "run.toml", {});
   EXPECT_EQ(config.train.steps, RunConfig().train.steps);
   EXPECT_EQ(config.run.name, "");

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
-#include "esp/optim/schedule.h"
+#include "esp/optim/lr_schedule.h"
 
 namespace esp::train {
 
@@ -62,8 +62,10 @@ sync::FileOptions file_options(const RunConfig& config) {
     std::error_code error;
     std::filesystem::create_directories(files.folder, error);
     if (error)
-      throw IoError(fmt::format("sync.offload_dir: {} cannot be made: {}; name a folder on the disk that is to hold it",
-                                files.folder, error.message()));
+      throw IoError(
+          fmt::format("sync.offload_dir = {}: cannot create the folder: {}. Name a folder on the disk for "
+                      "offloaded state",
+                      files.folder, error.message()));
   }
   return files;
 }
@@ -80,8 +82,8 @@ optim::OptimizerOptions optimizer_options(const TrainSection& t) {
   return o;
 }
 
-double rate_at(const TrainSection& t, int64_t step) {
-  optim::ScheduleOptions o;
+double learning_rate_at(const TrainSection& t, int64_t step) {
+  optim::LrScheduleOptions o;
   o.name = t.schedule;
   o.lr = t.lr;
   o.steps = t.steps;

@@ -1,4 +1,4 @@
-// What the rooms below want to know of a run file: their options out of its sections.
+// Converts run-file settings to the options of lower modules (sync, optimizer, offload).
 #pragma once
 
 #include "esp/optim/optimizer.h"
@@ -9,9 +9,9 @@
 namespace esp::train {
 
 sync::Options sync_options(const RunConfig& config);
-// Makes the file tier's folder where there is to be one; IoError.
+// Options of the file tier. Creates its folder if the run uses the tier; IoError if that fails.
 sync::FileOptions file_options(const RunConfig& config);
 optim::OptimizerOptions optimizer_options(const TrainSection& section);
-double rate_at(const TrainSection& section, int64_t step);
+double learning_rate_at(const TrainSection& section, int64_t step);
 
 }  // namespace esp::train

@@ -11,7 +11,7 @@ std::vector<std::string> gather_texts(comm::Communicator* ranks, const std::stri
   std::vector<int64_t> lengths(size);
   const auto length = static_cast<int64_t>(mine.size());
   ranks->all_gather(&length, lengths.data(), 1, DType::i64);
-  // To all and from all, each in its own length.
+  // All-gather as an all-to-all: each rank sends its text, whose length differs by rank, to every rank.
   std::vector<size_t> send_counts(size, mine.size()), send_offsets(size, 0), counts(lengths.begin(), lengths.end()),
       offsets(size);
   std::exclusive_scan(counts.begin(), counts.end(), offsets.begin(), size_t{0});

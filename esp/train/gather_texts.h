@@ -1,4 +1,4 @@
-// A text of every rank, brought to all: what reports and traces are made of at the end of a run.
+// All-gather and broadcast of texts, one per rank. Used for reports and traces at the end of a run.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace esp::train {
 
-// In rank order; null: one rank alone. Collective.
+// Returns the texts of all ranks in rank order. `ranks` is null with a single rank. Collective.
 std::vector<std::string> gather_texts(comm::Communicator* ranks, const std::string& mine);
-// The first rank's.
+// Returns rank 0's text on all ranks. Collective.
 std::string broadcast_text(comm::Communicator* ranks, const std::string& mine);
 
 }  // namespace esp::train

@@ -27,7 +27,8 @@ Json object_in(const std::string& path) {
   return json;
 }
 
-// The model's config.json lies under its own name only where the model does.
+// The path of the file from which the model was configured: config.json if the folder also has the model's weights,
+// else the copy in a checkpoint.
 std::string source_path(const std::string& folder) {
   return folder + "/" + (ckpt::is_hf_folder(folder) ? ckpt::kHfConfigName : kSource);
 }
@@ -46,8 +47,11 @@ std::vector<int32_t> ids_under_eos(const Json& config, const std::string& where)
 
 }  // namespace
 
-std::map<std::string, std::string> read_hf_settings(const std::string& folder) {
+std::map<std::string, std::string> read_hf_settings(std::string folder) {
   std::map<std::string, std::string> files;
+  if (const std::string parent = fs::path(folder).parent_path();
+      fs::is_regular_file(folder) && ckpt::is_hf_folder(parent))
+    folder = parent;
   if (!fs::is_directory(folder)) return files;
   for (const char* name : kFiles)
     if (const std::string path = folder + "/" + name; fs::is_regular_file(path))

@@ -52,7 +52,7 @@ InjectedFault parse_fault(std::string_view text) {
 std::string describe(const InjectedFault& fault) {
   for (const KindRow& row : kKinds)
     if (row.kind == fault.kind)
-      return fmt::format("ESPALIER_FAULT: rank {} gets the fault «{}» at step {}, as this test asks for", fault.rank,
+      return fmt::format("ESPALIER_FAULT: rank {} gets the injected fault «{}» at step {} (for tests only)", fault.rank,
                          row.name, fault.step);
   return "";
 }

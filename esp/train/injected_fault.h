@@ -1,10 +1,12 @@
-// Faults on demand, for tests of whoever must notice them: ESPALIER_FAULT=KIND:RANK:STEP[:WHAT], always compiled in, so
-// that what is tested is what runs. It says so aloud at the start of the run; a text it does not understand is refused.
+// Fault injection, to test the failure detectors: ESPALIER_FAULT=KIND:RANK:STEP[:WHAT]. It is always compiled in, so
+// that tests can run the product binary. A run with an injected fault logs a warning at its start. An invalid value is
+// an error.
 //
-//   loop      the rank computes for ever at the beginning of the step, and answers signals as usual
-//   flip      after the step bit WHAT of the rank's parameters and optimizer state, numbered through, is turned over
-//   product   in the step one product of matrices comes out wrong
-//   evaluate  like loop, at the beginning of the evaluation after that step
+//   loop      the rank loops forever at the start of the step and handles signals as usual
+//   flip      after the step, one bit in the rank's parameters and optimizer state is flipped; WHAT is the index of the
+//             bit in all of this memory
+//   product   one GEMM in the step gets a wrong result
+//   evaluate  like loop, but at the start of the evaluation after that step
 #pragma once
 
 #include <cstdint>
@@ -16,7 +18,7 @@ namespace esp::train {
 struct InjectedFault {
   enum class Kind { none, loop, flip, product, evaluate } kind = Kind::none;
   int rank = 0;
-  int64_t step = 0;  // from 1, as they are told
+  int64_t step = 0;  // counts from 1, as in the log
   uint64_t what = 0;
 
   bool is(Kind asked, int at_rank, int64_t at_step) const {
@@ -24,11 +26,11 @@ struct InjectedFault {
   }
 };
 
-// Empty: none. UsageError names the kinds.
+// An empty text means no fault. UsageError lists the possible kinds.
 InjectedFault parse_fault(std::string_view text);
 std::string describe(const InjectedFault& fault);
 
-// Until the process is ended.
+// Loops until the process is killed.
 [[noreturn]] void loop_forever();
 
 }  // namespace esp::train

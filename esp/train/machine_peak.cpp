@@ -13,7 +13,7 @@
 #include "esp/base/error.h"
 #include "esp/base/json.h"
 #include "esp/device/cpu/topology.h"
-#include "esp/device/on_cuda.h"
+#include "esp/device/is_cuda.h"
 #include "esp/kernel/peak.h"
 #include "esp/obs/file.h"
 #include "esp/train/gather_texts.h"
@@ -31,15 +31,15 @@ double measure(DType dtype, int num_threads) {
   return kernel::fma_peak(dtype, stream);
 }
 
-// What a rank computes with.
+// This rank's compute resources as JSON; the ranks exchange these texts.
 Json resources(const device::Stream& stream) {
-  if (device::on_cuda(stream)) return {{"gpu", true}};
+  if (device::is_cuda(stream)) return {{"gpu", true}};
   const device::CpuTopology topology = device::read_topology();
   std::string host;
   try {
     host = obs::read_whole_file(kBootId, kMaxFileBytes);
   } catch (const IoError&) {
-    host = topology.model;  // one kind of machine: taken for one machine
+    host = topology.model;  // without a boot id, hosts with the same CPU model count as one host
   }
   return {{"gpu", false},
           {"host", host},
@@ -48,7 +48,8 @@ Json resources(const device::Stream& stream) {
           {"quota", topology.quota_cores}};
 }
 
-// The CPU ranks of `mine`'s host: the first of them measures for all.
+// The CPU ranks on this rank's host. `first` is the rank that measures for all of them; `num_threads` is the number of
+// threads that they use together.
 struct HostShare {
   size_t first = 0;
   int num_threads = 0;
@@ -108,7 +109,7 @@ void MachinePeak::write(DType dtype, int num_threads, double rate) const {
   }
 }
 
-double MachinePeak::of_cpu(DType dtype, int num_threads) {
+double MachinePeak::cpu_peak(DType dtype, int num_threads) {
   double& rate = known_[{dtype == DType::f64, num_threads}];
   if (rate > 0) return rate;
   rate = read(dtype, num_threads);
@@ -121,19 +122,20 @@ double MachinePeak::refresh(DType dtype, int num_threads) {
   return known_[{dtype == DType::f64, num_threads}] = std::max(before, now);
 }
 
-double job_peak(const Standing& standing, DType dtype, const device::Stream& stream, MachinePeak& machine) {
+double job_peak_flops(const JobContext& job, DType dtype, const device::Stream& stream, MachinePeak& machine) {
   const Json mine = resources(stream);
   std::vector<Json> all;
-  for (const std::string& text : gather_texts(standing.ranks, mine.dump())) all.push_back(Json::parse(text));
+  for (const std::string& text : gather_texts(job.ranks, mine.dump())) all.push_back(Json::parse(text));
   double own = 0;
   if (mine.at("gpu").get<bool>()) {
     own = kernel::fma_peak(dtype, stream);
-  } else if (const HostShare share = share_of(all, mine); share.first == static_cast<size_t>(standing.rank())) {
-    // Bound to fewer cores than the host's ranks have together, it measures its own and scales.
+  } else if (const HostShare share = share_of(all, mine); share.first == static_cast<size_t>(job.rank())) {
+    // This rank may be bound to fewer cores than the ranks of the host use together. Then it measures its own cores and
+    // scales the result up.
     const int threads = std::min(share.num_threads, device::read_topology().usable_cores);
-    own = machine.of_cpu(dtype, threads) / threads * share.num_threads;
+    own = machine.cpu_peak(dtype, threads) / threads * share.num_threads;
   }
-  if (standing.ranks) standing.ranks->all_reduce(&own, &own, 1, DType::f64, comm::ReduceOp::sum);
+  if (job.ranks) job.ranks->all_reduce(&own, &own, 1, DType::f64, comm::ReduceOp::sum);
   return own;
 }
 

@@ -16,9 +16,9 @@
 namespace esp::train {
 namespace {
 
-constexpr size_t kMaxMetricsBytes = size_t{4} << 30, kMaxKeptLines = 1024;
+constexpr size_t kMaxMetricsBytes = size_t{4} << 30, kMaxPendingLines = 1024;
 
-// The number, or nothing where the line has none of that name.
+// The number under `key`. NaN if the value is not a number; empty if the key is absent.
 std::optional<double> number_of(const Json& line, const char* key) {
   const auto found = line.find(key);
   if (found == line.end()) return std::nullopt;
@@ -27,7 +27,7 @@ std::optional<double> number_of(const Json& line, const char* key) {
 
 }  // namespace
 
-bool OptionalFiles::attempt(const std::string& name, const std::function<void()>& write) {
+bool BestEffortFiles::attempt(const std::string& name, const std::function<void()>& write) {
   std::string why;
   try {
     write();
@@ -42,7 +42,7 @@ bool OptionalFiles::attempt(const std::string& name, const std::function<void()>
 }
 
 void append_event(const Log& log, const std::string& folder, Json event) {
-  OptionalFiles(log).attempt("events.jsonl", [&] {
+  BestEffortFiles(log).attempt("events.jsonl", [&] {
     obs::EventLog(folder + "/events.jsonl", {.lines_per_write = 1, .sync = false, .stamp = true})
         .append(std::move(event));
   });
@@ -57,7 +57,7 @@ MetricsLog::MetricsLog(const std::string& folder, int64_t last_step, const Log& 
 }
 
 void MetricsLog::read(int64_t last_step) {
-  was_there_ = true;
+  existed_ = true;
   const std::string text = obs::read_whole_file(path_, kMaxMetricsBytes);
   std::string good;
   for (size_t at = 0; at < text.size();) {
@@ -76,26 +76,27 @@ void MetricsLog::read(int64_t last_step) {
   try {
     obs::write_whole_file(path_, good);
   } catch (const IoError&) {
-    // A full disk has no room for a second one: what is to go stands at the end, but for lines that are damaged.
+    // The disk is too full for a second file, so the file is truncated in place. The lines to drop are at its end;
+    // damaged lines before them are kept.
     const size_t end = text.starts_with(good) ? good.size() : text.rfind('\n', text.size() - 1) + 1;
     obs::File(path_, O_WRONLY).truncate(end);
   }
 }
 
-void MetricsLog::append(Json line, OptionalFiles& files) {
+void MetricsLog::append(Json line, BestEffortFiles& files) {
   line["wall_s"] = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   line["mono_s"] = static_cast<double>(now_ns()) * 1e-9;
-  kept_.push_back(std::move(line));
-  if (files.attempt("metrics.jsonl", [&] { write_kept(); })) return;
-  for (; kept_.size() > kMaxKeptLines; kept_.pop_front()) {
-    last_dropped_ = kept_.front().at("step").get<int64_t>();
+  unwritten_.push_back(std::move(line));
+  if (files.attempt("metrics.jsonl", [&] { write_pending(); })) return;
+  for (; unwritten_.size() > kMaxPendingLines; unwritten_.pop_front()) {
+    last_dropped_ = unwritten_.front().at("step").get<int64_t>();
     if (first_dropped_ == 0) first_dropped_ = last_dropped_;
   }
 }
 
-void MetricsLog::write_kept() {
+void MetricsLog::write_pending() {
   if (!file_) file_ = std::make_unique<obs::EventLog>(path_);
-  for (; !kept_.empty(); kept_.pop_front()) file_->append(kept_.front());
+  for (; !unwritten_.empty(); unwritten_.pop_front()) file_->append(unwritten_.front());
   if (first_dropped_ > 0)
     append_event(log_, folder_, {{"event", "metrics_gap"}, {"step", last_dropped_}, {"first_step", first_dropped_}});
   first_dropped_ = 0;
@@ -103,9 +104,10 @@ void MetricsLog::write_kept() {
 
 void MetricsLog::report_gap(int64_t step, int64_t every) {
   const int64_t expected = step - step % every;
-  if (!was_there_ || last_step_ >= expected) return;
+  if (!existed_ || last_step_ >= expected) return;
   append_event(log_, folder_, {{"event", "metrics_gap"}, {"step", expected}, {"first_step", last_step_ + 1}});
-  log_.warn("metrics.jsonl: no lines of steps {} to {}, which were lost before this start", last_step_ + 1, expected);
+  log_.warn("metrics.jsonl: the lines of steps {} to {} are missing; an earlier process lost them", last_step_ + 1,
+            expected);
 }
 
 }  // namespace esp::train

@@ -1,5 +1,5 @@
-// What can be known of a run before its ranks begin. Whoever starts them asks here, so that a mistake is told once and
-// not by each of them.
+// Preflight checks: the checks that need no ranks. The process that starts the ranks runs them, so that a mistake is
+// reported once and not by every rank.
 #pragma once
 
 #include <string>
@@ -8,13 +8,14 @@
 
 namespace esp::train {
 
-// UsageError or IoError as the ranks would have it: names, layout, device, the files that are named, the run folder.
-// Nothing is read through, and nothing is made but the folder. `world` 0: how many ranks there will be is not known.
-void check_before_ranks(const RunConfig& config, int world);
+// Checks names, layout, device, the files named in the run file, and the run folder. Throws the same UsageError or
+// IoError as the ranks would. Reads no data and creates only the run folder. With `world` = 0 the number of ranks is
+// unknown.
+void check_before_launch(const RunConfig& config, int world);
 
-// IoError when checkpoints could not be written where checkpoint.dir says. Nothing is left behind.
+// IoError if checkpoints could not be written to checkpoint.dir. Removes everything that the check creates.
 void check_checkpoint_folder(const RunConfig& config);
-// IoError names the keys that give another.
+// Creates the run folder. If that fails, the IoError names the keys that choose another folder.
 void make_run_folder(const std::string& folder);
 
 }  // namespace esp::train

@@ -9,7 +9,7 @@
 
 #include "esp/base/error.h"
 #include "esp/base/format.h"
-#include "esp/train/reports.h"
+#include "esp/train/run_reporter.h"
 
 namespace esp::train {
 
@@ -21,11 +21,11 @@ std::string format_seconds(double seconds) {
   return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
 }
 
-std::string counted(int64_t number, std::string_view what) {
+std::string format_count(int64_t number, std::string_view what) {
   return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
 }
 
-std::string put_text(std::FILE* out, const std::string& text) {
+std::string write_text(std::FILE* out, const std::string& text) {
   if (std::fputs(text.c_str(), out) >= 0 && std::fflush(out) == 0) return {};
   std::string why = errno_text(errno);
   __fpurge(out);
@@ -35,14 +35,14 @@ std::string put_text(std::FILE* out, const std::string& text) {
 
 void Progress::put(const std::string& text) {
   if (!out_) return;
-  const std::string why = put_text(out_, text);
+  const std::string why = write_text(out_, text);
   if (why.empty()) return;
   out_ = nullptr;
   live_shown_ = false;
-  put_text(notes_,
-           fmt::format("stdout cannot be written ({}): no more step lines; training continues, and metrics.jsonl "
-                       "has every logged step\n",
-                       why));
+  write_text(notes_,
+             fmt::format("stdout cannot be written ({}): no more step lines; training continues, and metrics.jsonl "
+                         "has every logged step\n",
+                         why));
 }
 
 Progress::~Progress() {
@@ -51,7 +51,7 @@ Progress::~Progress() {
 
 namespace {
 
-// Of a run that diverges, few digits.
+// Large values, as in a diverging run, are printed with fewer digits.
 std::string short_number(double value, int digits) {
   return std::abs(value) < 1e6 ? fmt::format("{:.{}f}", value, digits) : fmt::format("{:.3e}", value);
 }
@@ -67,8 +67,8 @@ std::string Progress::line_of(const StepReport& r) const {
                       static_cast<double>(r.result.tokens) / r.seconds, r.flops_per_s * 1e-9);
   if (r.mfu > 0) line += fmt::format("  mfu {:.1f}%", r.mfu * 100);
   if (r.hfu > r.mfu) line += fmt::format("  hfu {:.1f}%", r.hfu * 100);
-  const RankFigures& of = r.of_ranks;
-  if (of.memory_bytes == 0) return line;  // none was logged yet
+  const RankStats& of = r.rank_stats;
+  if (of.memory_bytes == 0) return line;  // there are no statistics before the first logged step
   if (options_.num_ranks == 1)
     line += fmt::format("  mem {}", format_bytes(of.memory_bytes));
   else if (of.one_rank)
@@ -92,7 +92,7 @@ void Progress::step(const StepReport& r, bool logged) {
     return;
   }
   clear_live();
-  if (r.val_loss) put(line_of(r) + "\n");  // evaluations stay on the screen
+  if (r.val_loss) put(line_of(r) + "\n");  // this line stays on the screen, unlike the live line
   const double left = static_cast<double>(options_.steps - r.step) * mean_seconds_;
   std::string line = fmt::format("{}  eta {}", line_of(r), format_seconds(left));
   if (line.size() >= static_cast<size_t>(options_.columns)) line.resize(static_cast<size_t>(options_.columns) - 1);
@@ -102,7 +102,7 @@ void Progress::step(const StepReport& r, bool logged) {
 
 void Progress::note(const std::string& line) {
   clear_live();
-  put_text(options_.one_screen && out_ ? out_ : notes_, line + "\n");
+  write_text(options_.one_screen && out_ ? out_ : notes_, line + "\n");
 }
 
 }  // namespace esp::train

@@ -8,14 +8,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "esp/train/reports.h"
+#include "esp/train/run_reporter.h"
 
 namespace esp::train {
 namespace {
 
 using testing::HasSubstr;
 
-// A stream whose text can be read back.
+// A temporary output stream whose text the test can read.
 class Stream {
  public:
   Stream() : file_(::open_memstream(&text_, &size_)) {}
@@ -45,11 +45,11 @@ StepReport report() {
   r.seconds = 0.5;
   r.flops_per_s = 3e9;
   r.mfu = 0.25;
-  r.of_ranks = {3 << 20, 1.5 * (1 << 20), 2.0 * (1 << 20), false};
+  r.rank_stats = {3 << 20, 1.5 * (1 << 20), 2.0 * (1 << 20), false};
   return r;
 }
 
-TEST(Progress, WritesStepsToOneStreamAndNotesToAnother) {
+TEST(Progress, WritesStepLinesAndNotesToSeparateStreams) {
   Stream out, notes;
   Progress progress({.steps = 10, .num_ranks = 2, .method = "allreduce int8 + ef"}, out.file(), notes.file());
   progress.note("a note");
@@ -63,7 +63,7 @@ TEST(Progress, WritesStepsToOneStreamAndNotesToAnother) {
   EXPECT_EQ(notes.text(), "a note\n");
 }
 
-TEST(Progress, WritesLargeFiguresWithFewDigits) {
+TEST(Progress, WritesLargeNumbersWithFewDigits) {
   Stream out;
   StepReport r = report();
   r.result.loss = 1.25e9;
@@ -72,10 +72,10 @@ TEST(Progress, WritesLargeFiguresWithFewDigits) {
   EXPECT_THAT(out.text(), HasSubstr("loss 1.250e+09  grad 3.000e+20  lr"));
 }
 
-TEST(Progress, LabelsFiguresOfOneRank) {
+TEST(Progress, LabelsStatisticsOfOneRank) {
   Stream out;
   StepReport r = report();
-  r.of_ranks.one_rank = true;
+  r.rank_stats.one_rank = true;
   Progress({.steps = 10, .num_ranks = 2, .method = "zero1"}, out.file(), out.file()).step(r, true);
   EXPECT_THAT(out.text(), HasSubstr("  rank 0: mem 3.00 MiB, sent 1.50 MiB (zero1)\n"));
   Progress({.steps = 10}, out.file(), out.file()).step(report(), true);
@@ -107,7 +107,7 @@ TEST(Progress, StopsStepLinesWithOneWarningWhenStdoutCannotBeWritten) {
   }
   EXPECT_THAT(notes.text(), testing::MatchesRegex("stdout cannot be written .Broken pipe .EPIPE..: [^\n]*\na note\n"));
   EXPECT_EQ(std::ferror(closed), 0);
-  EXPECT_EQ(std::fclose(closed), 0);  // nothing is left in its buffer
+  EXPECT_EQ(std::fclose(closed), 0);  // fclose succeeds only if no unwritten text is left in the buffer
   ::signal(SIGPIPE, before);
 }
 

@@ -1,9 +1,9 @@
-// Whether copies of the model are still the same: fingerprints of what every copy should hold alike, compared among the
-// copies, and the copy that differs named by majority. Between two nobody can say which is wrong: both are named.
+// ReplicaCheck: detects replicas that have silently become different. It compares fingerprints of state that must be
+// equal on all replicas, and finds the deviating rank by majority. Two replicas have no majority, so both are named.
 //
-// What is compared: the parameters where every copy has all of them (all-reduce, ZeRO 1 and 2), and the optimizer's
-// state where every copy has all of that (all-reduce, neither offloaded nor compressed). What is held once cannot be
-// compared; copies that go their own ways are meant to differ.
+// The check compares the parameters if every replica has all of them (all-reduce, ZeRO 1 and 2), and the optimizer
+// state if every replica has all of it (all-reduce, neither offloaded nor compressed). State that exists only once
+// cannot be compared. Divergent replicas are not compared, because they differ by design.
 #pragma once
 
 #include <cstdint>
@@ -16,41 +16,43 @@
 
 namespace esp::train {
 
-struct Difference {
-  std::vector<int> ranks;  // to blame; all that disagree where there is no majority
+struct ReplicaMismatch {
+  std::vector<int> ranks;  // the deviating ranks; without a majority, all ranks
   bool majority = false;
-  size_t entry = 0;  // the first that differs
+  size_t entry = 0;  // index of the first entry that differs
 };
-// `rows` are those of the copies, one after the other: its rank, then a number for each of `num_entries`.
-std::optional<Difference> vote(std::span<const uint64_t> rows, size_t num_entries);
+// Finds the first difference. `rows` has one row per replica: its rank, then `num_entries` fingerprints.
+std::optional<ReplicaMismatch> find_mismatch(std::span<const uint64_t> rows, size_t num_entries);
 
 class ReplicaCheck {
  public:
   ReplicaCheck(Engine& engine, const RunConfig& config);
 
   bool applies() const { return !held_.empty(); }
-  // Collective among all copies. CommError(corrupt) names who differs and in what; the same on all that compare.
+  // Collective over all replicas. If they differ, throws CommError(corrupt) with the same message on all ranks. It
+  // names the deviating ranks and the state that differs.
   void compare(int64_t step);
-  // For tests: turns bit `number` of all that is compared here, counted from 0 and around.
-  void flip(uint64_t number);
-  uint64_t bytes() const;  // that one comparison reads
+  // For tests: flips one bit of the compared state on this rank. `number` is the index of the bit, modulo the number of
+  // bits.
+  void flip_bit(uint64_t number);
+  uint64_t bytes() const;  // number of bytes that one comparison reads
 
  private:
   struct Entry {
-    std::string name;  // «parameters of blocks.1», «m of head»
+    std::string name;  // for example «parameters of blocks.1» or «m of head»
     tensor::Tensor values;
   };
-  struct Held {
-    comm::Communicator* copies;
+  struct ComparedGroup {
+    comm::Communicator* replicas;
     std::vector<Entry> entries;
     std::vector<uint64_t> own, all;
   };
   uint64_t fingerprint_of(const tensor::Tensor& values);
-  [[noreturn]] void blame(const Held& held, const Difference& difference, int64_t step) const;
+  [[noreturn]] void throw_corrupt(const ComparedGroup& held, const ReplicaMismatch& difference, int64_t step) const;
 
   Engine& engine_;
-  std::vector<Held> held_;
-  std::vector<std::byte> staging_;  // of values the host cannot read
+  std::vector<ComparedGroup> held_;
+  std::vector<std::byte> staging_;  // host buffer to which device memory is copied
 };
 
 }  // namespace esp::train

@@ -11,8 +11,8 @@
 #include "esp/ckpt/steps.h"
 #include "esp/obs/file.h"
 #include "esp/train/data_identity.h"
-#include "esp/train/loaded.h"
 #include "esp/train/run_keys.h"
+#include "esp/train/trained_model.h"
 
 namespace esp::train {
 namespace {
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxManifestBytes = size_t{1} << 30;
 
-// 0 until the data or the number of ranks decide it.
+// True if the value is 0 and will be set later, from the data or from the number of ranks.
 bool is_open(const Field& field) {
   constexpr std::string_view kOpen[] = {"model.vocab", "model.classes", "parallel.dp", "train.micro_batch"};
   for (const std::string_view name : kOpen)
@@ -41,49 +41,83 @@ RunConfig read_run_toml(const std::string& path) {
 std::optional<RunConfig> read_manifest(const std::string& checkpoint) {
   const std::string path = fmt::format("{}/{}", checkpoint, ckpt::kManifestName);
   const ckpt::Manifest manifest = ckpt::parse_manifest(obs::read_whole_file(path, kMaxManifestBytes), path);
-  return run_of_checkpoint(manifest.state, path);
+  return checkpoint_run_config(manifest.state, path);
 }
 
-// Whether the run goes on from its folder's own checkpoints.
+// True if the run resumes from a checkpoint in its own folder.
 bool resumes_here(const RunConfig& config) {
   const std::string& wish = config.checkpoint.resume;
   if (wish == "auto" || wish == "none") return wish == "auto";
   if (ckpt::is_hf_folder(wish)) return false;
   try {
     std::error_code error;
-    return fs::equivalent(fs::path(checkpoint_at(wish)).parent_path(), checkpoint_folder_of(config), error);
+    return fs::equivalent(fs::path(resolve_checkpoint(wish)).parent_path(), checkpoint_folder_of(config), error);
   } catch (const IoError&) {
-    return false;  // no checkpoint there: resuming says so
+    return false;  // there is no checkpoint; the code that resumes reports this
   }
 }
 
-// run.toml; the newest checkpoint's manifest where there is none, or where the checkpoints are another folder's.
-// Nothing where no step was made.
-std::optional<RunConfig> former_run(const RunConfig& config) {
+// The configuration of the previous run in this folder: from run.toml, or from the newest checkpoint's manifest if
+// there is no run.toml or the checkpoints are in another folder. Empty if that run made no step.
+std::optional<RunConfig> previous_run(const RunConfig& config) {
   const std::string folder = run_folder_of(config), checkpoints = checkpoint_folder_of(config);
   const std::string run_toml = folder + "/run.toml", metrics = folder + "/metrics.jsonl";
-  const bool has_checkpoints = !ckpt::steps_under(checkpoints).empty();
+  const bool has_checkpoints = !ckpt::list_steps(checkpoints).empty();
   std::error_code error;
   const bool has_metrics = fs::is_regular_file(metrics, error) && fs::file_size(metrics, error) > 0;
   if (!has_checkpoints && !has_metrics) return std::nullopt;
-  std::optional<RunConfig> former;
-  if (is_there(run_toml)) former = read_run_toml(run_toml);
-  const bool elsewhere = former && former->checkpoint.dir != config.checkpoint.dir;
-  if (has_checkpoints && (!former || elsewhere))
+  std::optional<RunConfig> previous;
+  if (is_there(run_toml)) previous = read_run_toml(run_toml);
+  const bool elsewhere = previous && previous->checkpoint.dir != config.checkpoint.dir;
+  if (has_checkpoints && (!previous || elsewhere))
     if (const auto newest = ckpt::newest_complete(checkpoints)) {
       auto of_checkpoint = read_manifest(*newest);
-      if (of_checkpoint) former = std::move(of_checkpoint);
+      if (of_checkpoint) previous = std::move(of_checkpoint);
     }
-  return former;
+  return previous;
 }
 
-constexpr const char* kWaysOut =
-    "--run-dir DIR trains in another folder; --resume none starts over here (the run that is here moves to before-N); "
-    "--continue-with-changes goes on with the new values and records them";
+// True if `writer`, the run file of a checkpoint elsewhere, is that of the run in this folder, whose checkpoints were
+// moved away.
+bool were_moved(const RunConfig& writer, const RunConfig& previous, const std::string& folder) {
+  return run_folder_of(writer) == run_folder_of(previous) &&
+         checkpoint_folder_of(writer) == checkpoint_folder_of(previous) &&
+         ckpt::list_steps(checkpoint_folder_of(previous)).empty() && ckpt::list_steps(folder + "/checkpoints").empty();
+}
+
+// UsageError if checkpoint.dir, outside the run folder, contains checkpoints that the run in this folder did not write:
+// the run would resume from them and delete them. The run has written them if its run.toml has this checkpoint.dir, or,
+// if they were moved, if they were written with the folders of its run.toml.
+void check_checkpoints_are_own(const RunConfig& config) {
+  const std::string folder = run_folder_of(config), checkpoints = checkpoint_folder_of(config);
+  std::error_code error;
+  if (fs::equivalent(fs::path(checkpoints).parent_path(), folder, error) || ckpt::list_steps(checkpoints).empty())
+    return;
+  std::optional<RunConfig> previous, writer;
+  try {
+    if (is_there(folder + "/run.toml")) previous = read_run_toml(folder + "/run.toml");
+    if (previous && (previous->checkpoint.dir == config.checkpoint.dir ||
+                     fs::equivalent(checkpoint_folder_of(*previous), checkpoints, error)))
+      return;
+    if (const auto newest = ckpt::newest_complete(checkpoints)) writer = read_manifest(*newest);
+  } catch (const Error&) {  // an unreadable file proves nothing
+  }
+  if (previous && writer && were_moved(*writer, *previous, folder)) return;
+  throw UsageError(
+      fmt::format("checkpoint.dir = {}: got checkpoints of another run{}; expected a new folder, or the checkpoints of "
+                  "the run in {}. Set another checkpoint.dir, or start from these checkpoints with --resume {}",
+                  config.checkpoint.dir, writer ? fmt::format(" (run folder {})", run_folder_of(*writer)) : "", folder,
+                  checkpoints));
+}
+
+constexpr const char* kFolderOptions =
+    "--run-dir DIR trains in another folder; --resume none starts from scratch here (the previous run moves to "
+    "before-N); "
+    "--continue-with-changes continues with the new values and records them";
 
 }  // namespace
 
-std::optional<RunConfig> run_of_checkpoint(const Json& state, const std::string& name) {
+std::optional<RunConfig> checkpoint_run_config(const Json& state, const std::string& name) {
   const auto run = state.find("run");
   if (run == state.end() || !run->is_string()) return std::nullopt;
   return parse_resolved_config(run->get<std::string>(), name, UnknownKeys::skip);
@@ -93,11 +127,12 @@ std::string KeyChange::text() const {
   return fmt::format("{}: {} → {}", key, before, now);
 }
 
-RunChanges changes_between(const RunConfig& before, const RunConfig& now) {
-  RunConfig old_config = settled(before), new_config = settled(now);
+RunChanges diff_run_configs(const RunConfig& before, const RunConfig& now) {
+  RunConfig old_config = normalised(before), new_config = normalised(now);
   const std::vector<Field> olds = fields(old_config), news = fields(new_config);
   RunChanges changes;
-  // What an older version wrote knows nothing of its files. model.init was read when the run began.
+  // Older versions stored no identity, so there may be nothing to compare. model.init is not compared: it was read at
+  // the start of the run and may have changed since.
   if (!before.data.identity.empty() && !now.data.identity.empty())
     for (const IdentityChange& one : identity_changes(before.data.identity, now.data.identity))
       if (!one.subject.starts_with("model.init")) changes.files.push_back({one.subject, one.before, one.now});
@@ -116,28 +151,30 @@ RunChanges changes_between(const RunConfig& before, const RunConfig& now) {
 
 RunChanges check_changes(const RunConfig& config, bool accepted) {
   if (!resumes_here(config)) return {};
+  if (config.checkpoint.resume == "auto" && !config.checkpoint.dir.empty()) check_checkpoints_are_own(config);
   const std::string folder = run_folder_of(config);
-  std::optional<RunConfig> former;
+  std::optional<RunConfig> previous;
   RunChanges changes;
   try {
-    former = former_run(config);
-    if (former) changes = changes_between(*former, config);
+    previous = previous_run(config);
+    if (previous) changes = diff_run_configs(*previous, config);
   } catch (const Error& error) {
     if (accepted) return {};
     throw UsageError(fmt::format("{}: the run file of the run in this folder cannot be read: {}\n{}", folder,
-                                 error.what(), kWaysOut));
+                                 error.what(), kFolderOptions));
   }
   if ((changes.result.empty() && changes.files.empty()) || accepted) return changes;
   std::string lines;
   for (const auto* some : {&changes.result, &changes.files})
     for (const KeyChange& change : *some) lines += fmt::format("\n  {}", change.text());
   if (changes.result.empty())
-    throw IoError(fmt::format("{}: holds a run that read other data:{}\n{}", folder, lines, kWaysOut));
-  const std::string& made_from = former->run.file;
+    throw IoError(fmt::format("{}: contains a run that read other data:{}\n{}", folder, lines, kFolderOptions));
+  const std::string& made_from = previous->run.file;
   const bool same_file = made_from.empty() || made_from == config.run.file;
-  throw UsageError(fmt::format(
-      "{}: holds a run with other values of keys that change the result{}:{}\n{}", folder,
-      same_file ? "" : fmt::format(" (run file {}, this one is {})", made_from, config.run.file), lines, kWaysOut));
+  throw UsageError(
+      fmt::format("{}: contains a run with other values of keys that change the result{}:{}\n{}", folder,
+                  same_file ? "" : fmt::format(" (run file {}, this one is {})", made_from, config.run.file), lines,
+                  kFolderOptions));
 }
 
 }  // namespace esp::train

@@ -1,6 +1,6 @@
-// A run folder knows the run file of the run in it. A run that goes on there with another model, data, optimizer, seed
-// or method, or with data files that changed, is refused, unless its user accepts the changes; other keys may differ
-// and are listed.
+// Compares a run that resumes in a run folder with the previous run there. If the model, the data, the optimizer, the
+// seed, the method or the content of data files has changed, the run is refused unless the user accepts the changes.
+// Changes of other keys are listed only.
 #pragma once
 
 #include <optional>
@@ -15,26 +15,27 @@ namespace esp::train {
 struct KeyChange {
   std::string key, before, now;
 
-  std::string text() const;  // «train.lr: 0.001 → 0.002»
+  std::string text() const;  // for example «train.lr: 0.001 → 0.002»
 };
 
 struct RunChanges {
-  std::vector<KeyChange> result, others;  // by Field::effect
-  std::vector<KeyChange> files;           // whose content is another one (data_identity.h)
-  // Of a schedule whose end train.steps decides: what another number of steps means for it. Empty: nothing.
+  std::vector<KeyChange> result, others;  // changes of keys that affect the result, and of other keys (Field::effect)
+  std::vector<KeyChange> files;           // data files whose content has changed (data_identity.h)
+  // Text about a learning-rate schedule that ends at train.steps, if train.steps has changed; else empty.
   std::string schedule;
 };
 
-// Compared in one form (run_keys.h): a preset equals its keys spelled out, a default that is given one that is not.
-// What the data or the ranks decide (0) equals what they decided.
-RunChanges changes_between(const RunConfig& before, const RunConfig& now);
+// Compares normalised configurations (run_keys.h). A preset is equal to the same keys written out, and a default is
+// equal to the same explicit value. A 0 that the data or the ranks fill in is equal to the filled-in value.
+RunChanges diff_run_configs(const RunConfig& before, const RunConfig& now);
 
-// The run that made a checkpoint, of its state; nothing where it was not written. `name` is for messages.
-std::optional<RunConfig> run_of_checkpoint(const Json& state, const std::string& name);
+// Parses the run file that is stored in a checkpoint's state; empty if there is none. `name` is the checkpoint's name
+// in messages.
+std::optional<RunConfig> checkpoint_run_config(const Json& state, const std::string& name);
 
-// Changes since the run that `config` would go on from in its folder; none where it begins from scratch. Where they are
-// not `accepted`, UsageError names the keys that change the result and the files that changed, IoError the files where
-// that is all; both say what to do. Reads files; one rank asks.
+// Compares `config` with the run that it resumes in its folder. Empty if the run starts from scratch. Unless
+// `accepted`, throws UsageError with the changed keys that affect the result and the changed files, or IoError if only
+// files have changed. Both messages suggest a fix. Reads files, so call it on one rank.
 RunChanges check_changes(const RunConfig& config, bool accepted);
 
 }  // namespace esp::train

@@ -27,8 +27,8 @@ std::vector<std::string> texts(const std::vector<KeyChange>& changes) {
   return all;
 }
 
-TEST(RunChanges, TellsKeysThatChangeTheResultFromOthers) {
-  const RunChanges changes = changes_between(
+TEST(RunChanges, SeparatesResultKeysFromOtherKeys) {
+  const RunChanges changes = diff_run_configs(
       config_of({"train.lr=0.001", "train.steps=20"}),
       config_of({"train.lr=0.002", "train.steps=40", "model.layers=4", "parallel.tp=2", "run.name=other"}));
   EXPECT_THAT(texts(changes.result), ElementsAre("model.layers: 2 → 4", "train.lr: 0.001 → 0.002"));
@@ -40,24 +40,24 @@ TEST(RunChanges, ComparesResolvedConfigurations) {
   const RunConfig preset = config_of({"model.preset=gpt-tiny"});
   RunConfig spelled_out = preset;
   spelled_out.model.preset.clear();
-  EXPECT_THAT(changes_between(preset, spelled_out).result, IsEmpty());
-  EXPECT_THAT(changes_between(config_of({"model.heads=4"}), config_of({"model.heads=4", "model.kv_heads=4"})).result,
+  EXPECT_THAT(diff_run_configs(preset, spelled_out).result, IsEmpty());
+  EXPECT_THAT(diff_run_configs(config_of({"model.heads=4"}), config_of({"model.heads=4", "model.kv_heads=4"})).result,
               IsEmpty());
-  EXPECT_THAT(changes_between(config_of({"model.ffn=256"}), config_of({})).result, IsEmpty());
-  EXPECT_THAT(changes_between(config_of({"sync.method=ddp"}), config_of({})).result, IsEmpty());
-  EXPECT_THAT(changes_between(config_of({"data.objective=next_token"}), config_of({})).result, IsEmpty());
-  EXPECT_THAT(changes_between(config_of({"model.vocab=257"}), config_of({})).result, IsEmpty());
-  EXPECT_THAT(texts(changes_between(config_of({"model.vocab=257"}), config_of({"model.vocab=300"})).result),
+  EXPECT_THAT(diff_run_configs(config_of({"model.ffn=256"}), config_of({})).result, IsEmpty());
+  EXPECT_THAT(diff_run_configs(config_of({"sync.method=ddp"}), config_of({})).result, IsEmpty());
+  EXPECT_THAT(diff_run_configs(config_of({"data.objective=next_token"}), config_of({})).result, IsEmpty());
+  EXPECT_THAT(diff_run_configs(config_of({"model.vocab=257"}), config_of({})).result, IsEmpty());
+  EXPECT_THAT(texts(diff_run_configs(config_of({"model.vocab=257"}), config_of({"model.vocab=300"})).result),
               ElementsAre("model.vocab: 257 → 300"));
 }
 
-TEST(RunChanges, PassesOverKeysThatNeitherRunReads) {
+TEST(RunChanges, IgnoresKeysThatNeitherRunReads) {
   RunConfig before = config_of({});
   before.sync.tau = 3;
-  EXPECT_THAT(changes_between(before, config_of({})).result, IsEmpty());
+  EXPECT_THAT(diff_run_configs(before, config_of({})).result, IsEmpty());
 }
 
-TEST(RunChanges, EveryKeyOfAnotherModelDataOptimizerOrSeedChangesTheResult) {
+TEST(RunChanges, KeysOfModelDataOptimizerAndSeedAffectResult) {
   RunConfig config;
   for (const Field& field : fields(config)) {
     const bool named = field.section == "model.moe" || field.name() == "run.seed" || field.name() == "train.lr" ||
@@ -71,7 +71,7 @@ TEST(RunChanges, EveryKeyOfAnotherModelDataOptimizerOrSeedChangesTheResult) {
   }
 }
 
-class FormerRun : public testing::Test {
+class PreviousRun : public testing::Test {
  protected:
   RunConfig config(std::vector<std::string> overrides) const {
     overrides.push_back("run.dir=" + (folder_ / "run"));
@@ -94,7 +94,7 @@ class FormerRun : public testing::Test {
   obs::TemporaryFolder folder_;
 };
 
-TEST_F(FormerRun, IsRefusedWithEveryKeyAndThreeRemedies) {
+TEST_F(PreviousRun, ErrorNamesEveryChangedKeyAndThreeFixes) {
   write_run(to_toml(config({"train.lr=0.001"})));
   EXPECT_EQ(refusal(config({"train.lr=0.001", "train.steps=7"})), "accepted");
   const RunConfig other = config({"train.lr=0.002", "run.seed=2"});
@@ -104,7 +104,7 @@ TEST_F(FormerRun, IsRefusedWithEveryKeyAndThreeRemedies) {
   EXPECT_EQ(check_changes(other, true).result.size(), 2u);
 }
 
-TEST_F(FormerRun, ThatReadOtherDataIsRefusedWithTheFile) {
+TEST_F(PreviousRun, ErrorNamesFileWhenDataDiffers) {
   RunConfig before = config({}), now = config({});
   before.data.identity = {"data.train 10 aa a.txt", "model.init 7 bb init/manifest.json"};
   now.data.identity = {"data.train 11 cc moved/a.txt", "model.init 7 ff init/manifest.json"};
@@ -121,25 +121,25 @@ TEST_F(FormerRun, ThatReadOtherDataIsRefusedWithTheFile) {
   EXPECT_THAT(check_changes(now, false).files, IsEmpty());
 }
 
-TEST_F(FormerRun, IsNotThereBeforeItsFirstStep) {
+TEST_F(PreviousRun, IsIgnoredBeforeItsFirstStep) {
   write_run(to_toml(config({})));
   obs::write_whole_file(folder_ / "run/metrics.jsonl", "");
   EXPECT_EQ(refusal(config({"train.lr=0.002"})), "accepted");
 }
 
-TEST_F(FormerRun, IsNotAskedForWhereTheRunStartsOver) {
+TEST_F(PreviousRun, IsIgnoredWhenRunStartsFromScratch) {
   write_run(to_toml(config({})));
   EXPECT_EQ(refusal(config({"train.lr=0.002", "checkpoint.resume=none"})), "accepted");
   EXPECT_EQ(refusal(config({"train.lr=0.002", "checkpoint.resume=" + (folder_ / "elsewhere")})), "accepted");
 }
 
-TEST_F(FormerRun, MayHaveBeenWrittenByAnotherVersion) {
+TEST_F(PreviousRun, IsAcceptedFromOtherVersion) {
   write_run("[run]\nname = \"old\"\n[train]\nlr = 0.001\nno_longer = 3\n[gone]\na = 1\n");
   EXPECT_EQ(refusal(config({"train.lr=0.001"})), "accepted");
   EXPECT_THAT(refusal(config({"train.lr=0.002"})), HasSubstr("train.lr: 0.001 → 0.002"));
 }
 
-TEST_F(FormerRun, ThatCannotBeReadIsRefused) {
+TEST_F(PreviousRun, IsRejectedWhenUnreadable) {
   write_run("[run\n");
   EXPECT_THAT(refusal(config({})), AllOf(HasSubstr("cannot be read"), HasSubstr("--resume none")));
   EXPECT_THAT(check_changes(config({}), true).result, IsEmpty());

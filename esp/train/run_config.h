@@ -1,5 +1,5 @@
-// The run file: every section as a plain struct with defaults, read from TOML, overridden by section.key=value, and
-// written back resolved. An unknown key is an error that names the nearest known one.
+// The run file: every section is a plain struct with defaults. It is read from TOML, section.key=value overrides it,
+// and it is written back resolved. An unknown key is an error that suggests the nearest known key.
 #pragma once
 
 #include <cstdint>
@@ -17,32 +17,33 @@
 namespace esp::train {
 
 struct RunSection {
-  std::string name;  // empty: the run file's name without its ending; read_run_config fills it in
+  std::string name;  // empty: the run file's name without extension; set by read_run_config
   std::string dir;   // empty: runs/<name>
-  std::string file;  // the run file this one was read from, in a resolved one
+  std::string file;  // path of the original run file; set only in a resolved file
   int64_t seed = 1;
   std::string device = "cpu";
-  bool deterministic = false;   // fixed orders everywhere; the CPU path always has them
-  double device_memory_mb = 0;  // the device tier's budget; 0: none
-  bool graph = true;            // on a GPU: record a step's work once and replay it
-  // Silent errors: steps between comparisons of the copies, and between checks of one matrix product; 0: never.
+  bool deterministic = false;   // on a GPU: uses fixed summation orders everywhere (the CPU path always has them)
+  double device_memory_mb = 0;  // budget for device memory; 0: no budget
+  bool graph = true;            // on a GPU: captures a step as a CUDA graph and replays it (cuda_graph_runner.h)
+  // Detection of silent errors: number of steps between two comparisons of replicas, and between two checks of a GEMM;
+  // 0: never.
   int64_t check_replicas_every = 100, check_products_every = 10;
-  int64_t threads = 0;  // compute threads of this rank; 0: the cores there are, shared by the ranks of this host
+  int64_t threads = 0;  // number of compute threads of this rank; 0: the host's cores divided by its ranks
 };
 
 struct ModelSection {
   std::string preset;
-  std::string init;  // a checkpoint or a Hugging Face folder whose shape and parameters the run begins with
+  std::string init;  // checkpoint or Hugging Face folder from which shape and initial parameters are read
   std::string arch = "gpt";
   int64_t layers = 2, heads = 2, kv_heads = 0, dim = 64, ffn = 0;
-  int64_t vocab = 0;  // 0: the tokenizer's
+  int64_t vocab = 0;  // 0: vocabulary size of the tokenizer
   int64_t seq_len = 64;
   double dropout = 0;
   std::string activation = "gelu", norm = "layer", positions = "learned";
   bool gated = false, post_norm = false, bias = true, tie_embeddings = true, pooler = false;
   double norm_eps = 1e-5;
   std::string rope_scaling = "none";
-  kernel::RotaryAngles rope;  // its scaling is the word above
+  kernel::RotaryAngles rope;  // the member `scaling` comes from the key rope_scaling
   double init_std = 0.02;
   int64_t experts = 0, experts_per_token = 2, expert_every = 1, shared_expert = 0;
   double expert_capacity = 0, expert_aux = 0.01, expert_z = 0;
@@ -53,17 +54,18 @@ struct ModelSection {
 struct DataSection {
   std::vector<std::string> train, val;
   std::string tokenizer = "byte";
-  std::string objective;  // empty: what the architecture is made for
+  std::string objective;  // empty: the default objective of the architecture
   std::string order = "shuffled", text_key = "text", target_key = "target", label_key = "label";
-  std::string bin_type;  // of a raw .bin; empty: as its sidecar says, else u16
-  std::string cache;     // folder of token caches; empty: beside the run
+  std::string bin_type;  // token type of raw .bin files; empty: from the sidecar file, or u16 if there is none
+  std::string cache;     // folder of token caches; empty: in the run folder
   double mask_rate = 0.15;
-  double val_fraction = 0;            // with no val: this part of the train tokens, from the end
-  std::vector<std::string> identity;  // what the files hold (data_identity.h); in a resolved one
+  double val_fraction = 0;  // if data.val is not set: this fraction at the end of the train tokens is held out
+  std::vector<std::string> identity;  // identity of the data files (data_identity.h); set only in a resolved file
 };
 
 struct TrainSection {
-  int64_t steps = 100, global_batch = 8, micro_batch = 0;  // micro_batch 0: the whole of a rank's share at once
+  // micro_batch = 0: the whole share of a rank is one micro-batch
+  int64_t steps = 100, global_batch = 8, micro_batch = 0;
   std::string optimizer = "adamw";
   double lr = 3e-4;
   std::string schedule = "cosine";
@@ -73,8 +75,8 @@ struct TrainSection {
   double clip = 1;
   std::string precision = "fp32", recompute = "none", activations = "lean";
   int64_t recompute_layers = -1;
-  int64_t eval_every = 0, eval_batches = 20;  // batches of global_batch sequences
-  double max_minutes = 0;                     // stop, with a checkpoint, after this long; 0: no limit
+  int64_t eval_every = 0, eval_batches = 20;  // eval_batches is a number of batches, each of global_batch sequences
+  double max_minutes = 0;                     // after this time the run stops with a checkpoint; 0: no limit
 };
 
 struct ParallelSection {
@@ -83,7 +85,7 @@ struct ParallelSection {
   std::string context = "ring", schedule = "1f1b";
   int64_t interleave = 1;
   std::string layout;
-  double predicted_s = 0;  // a step's time as the planner expects it; 0: it was not asked
+  double predicted_s = 0;  // step time in seconds that the planner predicted; 0: the planner was not used
 };
 
 struct SyncSection {
@@ -120,23 +122,23 @@ struct CommSection {
   double timeout_s = 300, start_timeout_s = 600, link_timeout_s = 30;
 };
 
-// A number of steps (0: never), or "auto": as often as the measured cost allows (checkpoint_interval.h).
+// A number of steps (0: never), or "auto", which means as often as the measured cost allows (checkpoint_interval.h).
 struct StepInterval {
-  std::optional<int64_t> steps;  // none: auto
+  std::optional<int64_t> steps;  // empty: auto
   bool automatic() const { return !steps; }
   bool ends_at(int64_t step) const { return steps && *steps > 0 && step % *steps == 0; }
   bool operator==(const StepInterval&) const = default;
 };
 
 struct CheckpointSection {
-  std::string dir;     // empty: checkpoints/ in the run folder
-  StepInterval every;  // 0 steps: at the end and on a signal only
+  std::string dir;     // empty: the folder checkpoints/ in the run folder
+  StepInterval every;  // 0: a checkpoint only at the end and on a signal
   int64_t keep = 3;
   bool async = false;
   bool at_end = true;
-  std::string resume = "auto";  // auto | none | a checkpoint's path
-  StepInterval snapshot_every;  // between snapshots in the host's memory; 0 steps: none
-  std::string snapshot_dir;     // empty: the launcher's
+  std::string resume = "auto";  // "auto", "none" or the path of a checkpoint
+  StepInterval snapshot_every;  // interval of snapshots in host memory; 0: no snapshots
+  std::string snapshot_dir;     // folder of snapshots; empty: the launcher's folder
 };
 
 struct LogSection {
@@ -155,19 +157,20 @@ struct RunConfig {
   CheckpointSection checkpoint;
   LogSection log;
 
-  void check() const;                 // UsageError: what does not fit together, and what would
-  void check_world(int world) const;  // UsageError: a layout that so many ranks do not make
+  void check() const;                 // UsageError with a fix if settings contradict each other
+  void check_world(int world) const;  // UsageError if the layout does not fit `world` ranks
 };
 
-// What another value of a key means for a run that resumes.
+// How a changed value of a key affects a run that resumes.
 enum class Effect {
-  result,       // other weights or other reported losses, beyond rounding: refused unless accepted
-  none,         // steps, log, checkpoint, hardware, layout: listed in the log
-  not_compared  // names, and what other keys spell out
+  // Changes weights or reported losses by more than rounding: a changed value is refused unless the user accepts it.
+  result,
+  none,         // steps, log, checkpoint, hardware, layout: a changed value is only listed in the log
+  not_compared  // not compared: names, and keys that only set defaults of other keys
 };
 
-// One key: where it lives and what it is for. The one description that reading, overriding, comparing, writing and help
-// share. `read_by`: the choices that read the key, empty: every run (run_keys.h).
+// One key of the run file. The table of all keys is used to read, override, compare, write and explain a run file.
+// `read_by` says under which conditions a run reads the key (run_keys.h); empty: every run reads it.
 struct Field {
   std::string_view section, key;
   Effect effect;
@@ -175,29 +178,31 @@ struct Field {
   std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*, StepInterval*> value;
   std::string_view read_by = {};
 
-  std::string name() const;        // section.key
-  std::string value_text() const;  // as TOML
+  std::string name() const;        // for example "train.lr"
+  std::string value_text() const;  // the value as TOML
 };
 std::vector<Field> fields(RunConfig& config);
 
-// `text` is TOML, `name` its file for messages (UsageError with line and column); overrides are section.key=value in
-// the order given. A preset fills [model] first, whatever else stands there overrides it. A key that this run does not
-// read is refused where its value is not the default. Opens no other file.
+// Parses a run file. `text` is TOML. `name` is its file name in messages (UsageError with line and column). Overrides
+// are section.key=value and apply in order. A preset fills [model] first; explicit keys override the preset. If this
+// run does not read a key, the key must have its default. Opens no other file.
 RunConfig parse_run_config(std::string_view text, std::string_view name, const std::vector<std::string>& overrides);
-// A resolved run file, as to_toml wrote it: keys that the run does not read are accepted. With UnknownKeys::skip also
-// keys of other versions, and nothing is checked.
+// Parses a resolved run file (the output of to_toml). Keys that the run does not read are accepted. With
+// UnknownKeys::skip, keys of other versions are accepted too, and nothing is checked.
 enum class UnknownKeys { refuse, skip };
 RunConfig parse_resolved_config(std::string_view text, std::string_view name, UnknownKeys unknown);
-// The run file of a run about to begin: model.init, where given, is opened and fills [model] like a preset, and the
-// tokenizer with it. `copy`: the text that stood there when the job began, which counts instead of the file's.
+// Reads the run file of a new run. If model.init is set, opens it and fills [model] and the tokenizer from it, as a
+// preset does. `copy` is the text that the file had when the job started; if given, it is used instead of the file.
 RunConfig read_run_config(const std::string& path, const std::vector<std::string>& overrides,
                           const std::optional<std::string>& copy = {});
 inline constexpr size_t kMaxRunFileBytes = size_t{1} << 20;
 std::string to_toml(const RunConfig& config);
-// Every key with its default and what it is for, as Markdown: docs/run_file.md is this.
+// True if the text is the output of to_toml of this version.
+bool is_resolved_text(const std::string& text);
+// Markdown table of every key with its default and its meaning. docs/run_file.md is the output of this function.
 std::string describe_keys();
 
-// What the strings mean; UsageError lists the known names.
+// The next functions convert string values. UsageError lists the known names.
 model::ModelConfig model_config(const ModelSection& section);
 ModelSection model_section(const model::ModelConfig& config);
 DType storage_type(std::string_view precision);

@@ -1,4 +1,5 @@
-// A run file from any bytes: refused with words, or read and written back equal.
+// Parses a run file from arbitrary bytes. The parser throws an error with a message, or the config stays equal after it
+// is written and read again.
 #include <string_view>
 
 #include "esp/base/error.h"

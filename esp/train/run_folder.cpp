@@ -23,20 +23,21 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLockName = "/run.lock";
-// Ranks whose launcher was killed end within moments.
+// If a launcher was killed, its ranks end within this time.
 constexpr Duration kEnding = std::chrono::seconds(3);
 constexpr size_t kHolderBytes = 300;
 
-// What a run writes, but for its checkpoints, and for caches and flight records, which the next one goes on with.
-constexpr const char* kOfARun[] = {"trace.json", "report.html",   "events.jsonl", "ranks",
-                                   "events",     "metrics.jsonl", "summary.json", "run.toml"};
+// The files of one run. Checkpoints, caches and flight records are not listed, because a later run reuses them.
+constexpr const char* kRunFiles[] = {"trace.json", "report.html",   "events.jsonl", "ranks",
+                                     "events",     "metrics.jsonl", "summary.json", "run.toml"};
 
 bool is_there(const std::string& path) {
   std::error_code error;
   return fs::exists(fs::symlink_status(path, error));
 }
 
-// The holder removes the file before it lets go, so a lock counts only on the file that still has the name.
+// True if the path still leads to this open file. The owner of a lock removes the file before it unlocks it, so a lock
+// on a removed file does not count.
 bool still_named(const obs::File& file) {
   struct stat ours {
   }, named{};
@@ -44,8 +45,9 @@ bool still_named(const obs::File& file) {
          ours.st_dev == named.st_dev;
 }
 
-// For whoever is refused; a disk that is full is told of by others.
-void tell_holder(obs::File& file) {
+// Writes into the lock file which process owns it, for the error message of another run. A full disk is ignored here
+// and reported elsewhere.
+void write_holder(obs::File& file) {
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
   try {
@@ -58,10 +60,10 @@ void tell_holder(obs::File& file) {
 void move(const std::string& from, const std::string& to) {
   std::error_code error;
   fs::rename(from, to, error);
-  if (error) throw IoError(fmt::format("{} cannot be set aside as {}: {}", from, to, error.message()));
+  if (error) throw IoError(fmt::format("{}: cannot move to {}: {}", from, to, error.message()));
 }
 
-// The first name of its kind that is free in all the folders.
+// The first name of the form before-N that does not exist in any of the folders.
 std::string free_name(const std::vector<std::string>& folders) {
   for (int number = 1;; ++number) {
     const std::string name = fmt::format("/before-{}", number);
@@ -72,7 +74,7 @@ std::string free_name(const std::vector<std::string>& folders) {
 
 std::vector<std::string> later_than(const std::string& checkpoints, int64_t step) {
   std::vector<std::string> paths;
-  for (const auto& [number, path] : ckpt::steps_under(checkpoints))
+  for (const auto& [number, path] : ckpt::list_steps(checkpoints))
     if (number > step) paths.push_back(path);
   const std::string apart = fmt::format("{}/{}", checkpoints, kDivergedFolder);
   if (step < 0 && is_there(apart)) paths.push_back(apart);
@@ -87,12 +89,12 @@ RunLock::RunLock(const std::string& folder, const Log& log) {
     file_ = std::make_unique<obs::File>(folder + kLockName, O_RDWR | O_CREAT | O_NOFOLLOW);
     if (flock(file_->fd(), LOCK_EX | LOCK_NB) == 0) {
       if (!still_named(*file_)) continue;
-      tell_holder(*file_);
+      write_holder(*file_);
       return;
     }
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) {
-      log.warn("{} cannot be locked ({}): take care that no other run uses the folder", file_->path(),
+      log.warn("{}: cannot be locked ({}). Make sure that no other run uses the folder", file_->path(),
                errno_text(errno));
       unlink(file_->path().c_str());
       file_ = nullptr;
@@ -102,8 +104,8 @@ RunLock::RunLock(const std::string& folder, const Log& log) {
       const std::string holder = file_->read(0, kHolderBytes);
       file_ = nullptr;
       throw UsageError(
-          fmt::format("run folder {}: another run is under way in it{}; wait for its end, or name another folder with "
-                      "--run-dir or run.dir",
+          fmt::format("run folder {}: another run uses it{}. Wait until that run ends, or set another "
+                      "folder with --run-dir or run.dir",
                       folder, holder.empty() ? "" : fmt::format(" ({})", holder)));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -118,20 +120,19 @@ FolderHandle::FolderHandle(const std::string& path) : folder_(path, O_RDONLY | O
 
 void FolderHandle::check() const {
   if (still_named(folder_)) return;
-  throw obs::FileChanged(fmt::format(
-      "run folder {}: it was deleted or moved while the run is under way{}. The run ends and writes nothing "
-      "more; what it had written went with the folder",
-      folder_.path(), is_there(folder_.path()) ? ", and another folder has its name now" : ""));
+  throw obs::FileChanged(
+      fmt::format("run folder {}: it was deleted or moved during the run{}. The run ends and writes nothing more",
+                  folder_.path(), is_there(folder_.path()) ? ", and another folder has its name now" : ""));
 }
 
-void check_free(const std::string& folder, const Log& log) {
+void check_folder_unlocked(const std::string& folder, const Log& log) {
   if (is_there(folder + kLockName)) RunLock(folder, log);
 }
 
-std::string set_aside(const std::string& folder, const std::string& checkpoints, int64_t step) {
+std::string archive_run(const std::string& folder, const std::string& checkpoints, int64_t step) {
   const bool all = step < 0;
   std::vector<std::string> files;
-  for (const char* name : kOfARun)
+  for (const char* name : kRunFiles)
     if (is_there(fmt::format("{}/{}", folder, name))) files.push_back(name);
   const std::vector<std::string> later = later_than(checkpoints, step);
   if (later.empty() && (!all || files.empty())) return {};
@@ -144,12 +145,14 @@ std::string set_aside(const std::string& folder, const std::string& checkpoints,
     const std::string from = fmt::format("{}/{}", folder, file), to = fmt::format("{}/{}", before, file);
     if (all || file == "summary.json") {
       move(from, to);
-    } else if (file == "metrics.jsonl" || file == "run.toml") {  // they go on
+    } else if (file == "metrics.jsonl" || file == "run.toml") {
+      // Copied, because the new run continues these two files.
       fs::copy_file(from, to, error);
-      if (error) throw IoError(fmt::format("{} cannot be copied to {}: {}", from, to, error.message()));
+      if (error) throw IoError(fmt::format("cannot copy {} to {}: {}", from, to, error.message()));
     }
   }
-  // Last: whoever is cut short before has lost nothing that a run goes on from. Elsewhere they stay on their disk.
+  // Checkpoints are moved last: if this is interrupted, a run can still resume from them. Checkpoints outside the run
+  // folder stay on their disk.
   if (later.empty()) return before;
   const std::string there = own ? before + "/checkpoints" : checkpoints + name;
   if (all && own) {
@@ -162,8 +165,8 @@ std::string set_aside(const std::string& folder, const std::string& checkpoints,
   return before;
 }
 
-void remove_unbegun(const std::string& folder) {
-  for (const char* name : kOfARun)
+void remove_empty_run(const std::string& folder) {
+  for (const char* name : kRunFiles)
     if (is_there(fmt::format("{}/{}", folder, name))) return;
   std::error_code error;
   if (is_there(folder + "/checkpoints") || !fs::is_directory(folder, error)) return;
@@ -171,9 +174,9 @@ void remove_unbegun(const std::string& folder) {
     const RunLock held(folder, Log(LogLevel::off, -1));
     fs::remove_all(folder + "/flight", error);
   } catch (const Error&) {
-    return;  // another run's by now
+    return;  // another run owns the folder now
   }
-  fs::remove(folder, error);  // where it is empty
+  fs::remove(folder, error);  // fails if the folder is not empty
 }
 
 }  // namespace esp::train

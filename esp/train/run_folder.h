@@ -1,5 +1,5 @@
-// The run folder as one run's own: held by one run at a time, cleared of an earlier run before another begins in it,
-// and taken back when none began.
+// Ownership of a run folder: only one run uses it at a time. If another run starts in the folder, the earlier run is
+// archived first. If a run fails before it has written anything, its folder is removed.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace esp::train {
 
-// In the folder of checkpoints: the last state of a run that failed (not finite, or most steps skipped). Only --resume
-// PATH reads it.
+// Subfolder of the checkpoints for the last state of a failed run (values not finite, or most steps skipped). A run
+// reads it only with --resume PATH.
 inline constexpr const char* kDivergedFolder = "diverged";
 
-// A lock that the kernel gives back when its process ends, on a file that is gone when nobody holds it. Of several
-// ranks the first has it. Processes that it starts do not inherit it.
+// A file lock, held by rank 0. The operating system releases it when the process ends. The destructor also removes the
+// file. Child processes do not inherit the lock.
 class RunLock {
  public:
-  // UsageError where another run has it, and keeps it for longer than one whose launcher was killed lives. Where the
-  // file system knows no locks there is a warning, and nothing is held.
+  // UsageError if another run keeps the lock for longer than kEnding; the ranks of a killed launcher end within this
+  // time. If the file system has no locks, warns and holds no lock.
   RunLock(const std::string& folder, const Log& log);
   ~RunLock();
   RunLock(const RunLock&) = delete;
@@ -30,26 +30,26 @@ class RunLock {
   std::unique_ptr<obs::File> file_;
 };
 
-// A folder by its inode: another one may take its name while it is in use. Every rank has one.
+// The run folder, identified by its inode, because during the run another folder may get its name. Every rank has one.
 class FolderHandle {
  public:
-  explicit FolderHandle(const std::string& path);  // IoError
-  // obs::FileChanged where the path leads to another folder by now, or to none. For before each write.
+  explicit FolderHandle(const std::string& path);  // throws IoError
+  // Throws obs::FileChanged if the path now leads to another folder or does not exist. Call it before each write.
   void check() const;
 
  private:
   obs::File folder_;
 };
 
-// UsageError while another run has the folder, which need not be there.
-void check_free(const std::string& folder, const Log& log);
+// UsageError if another run uses the folder. The folder need not exist.
+void check_folder_unlocked(const std::string& folder, const Log& log);
 
-// A run that does not go on from the newest checkpoint of its folder: what others are later than `step` moves to
-// before-N in the run folder, a run folder itself. -1: all of the former run, its metrics and reports too. Returns
-// where it went; empty when there was nothing. IoError.
-std::string set_aside(const std::string& folder, const std::string& checkpoints, int64_t step);
+// Call it if a run does not continue from the newest checkpoint of its folder. Moves the checkpoints after `step` into
+// a subfolder before-N, which has the form of a run folder. With step = -1, moves the whole previous run, with metrics
+// and reports. Returns the path of before-N; empty if there was nothing to move. IoError.
+std::string archive_run(const std::string& folder, const std::string& checkpoints, int64_t step);
 
-// After a start that failed: the folder goes, unless a run began in it, or there is more than such a start leaves.
-void remove_unbegun(const std::string& folder);
+// After a failed start, removes the folder unless it contains a run or other files.
+void remove_empty_run(const std::string& folder);
 
 }  // namespace esp::train

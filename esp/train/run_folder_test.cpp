@@ -21,18 +21,18 @@ std::string complaint(const FolderHandle& folder) {
   return "none";
 }
 
-TEST(FolderHandle, NoticesThatItIsDeletedAndThatAnotherHasItsName) {
+TEST(FolderHandle, DetectsDeletionAndReplacement) {
   const obs::TemporaryFolder folder;
   fs::create_directory(folder / "run");
   const FolderHandle handle(folder / "run");
   EXPECT_EQ(complaint(handle), "none");
   fs::remove_all(folder / "run");
-  EXPECT_THAT(complaint(handle), testing::HasSubstr("was deleted or moved while the run is under way. The run"));
+  EXPECT_THAT(complaint(handle), testing::HasSubstr("was deleted or moved during the run. The run"));
   fs::create_directory(folder / "run");
   EXPECT_THAT(complaint(handle), testing::HasSubstr("another folder has its name now"));
 }
 
-TEST(RunLock, LeavesLockOfNextRunWhenItsFolderWasDeleted) {
+TEST(RunLock, DestructorKeepsLockFileOfNextRun) {
   const obs::TemporaryFolder folder;
   fs::create_directory(folder / "run");
   auto first = std::make_unique<RunLock>(folder / "run", Log(LogLevel::off, -1));

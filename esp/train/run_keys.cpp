@@ -6,7 +6,7 @@
 
 #include "esp/base/check.h"
 #include "esp/sync/strategy_names.h"
-#include "esp/train/feed.h"
+#include "esp/train/data_pipeline.h"
 
 namespace esp::train {
 namespace {
@@ -23,20 +23,20 @@ std::vector<std::string_view> split(std::string_view text, std::string_view at) 
 
 struct Condition {
   std::string_view key;
-  bool equal;  // or none of the values
+  bool equal;  // true: the key's value must be one of `values`; false: it must be none of them
   std::vector<std::string_view> values;
 };
 
 Condition parse_condition(std::string_view text) {
   const bool equal = text.find(" != ") == text.npos;
   const auto sides = split(text, equal ? " = " : " != ");
-  ESP_CHECK(sides.size() == 2, "a condition of a key reads {}", text);
+  ESP_CHECK(sides.size() == 2, "Field::read_by: got condition \"{}\"; expected one = or !=", text);
   return {sides[0], equal, split(sides[1], ", ")};
 }
 
 const Field& find(const std::vector<Field>& all, std::string_view name) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const Field& field) { return field.name() == name; });
-  ESP_CHECK(found != all.end(), "a condition of a key names {}", name);
+  ESP_CHECK(found != all.end(), "Field::read_by: got unknown key {}", name);
   return *found;
 }
 
@@ -50,12 +50,12 @@ bool holds(const std::vector<Field>& all, const Condition& condition) {
   return named == condition.equal && is_read(all, field);
 }
 
-// The first condition that does not hold, of the first alternative.
-Condition first_broken(const std::vector<Field>& all, const Field& field) {
+// Returns the first condition that does not hold in the first alternative of read_by.
+Condition first_unmet(const std::vector<Field>& all, const Field& field) {
   const std::string_view first = split(field.read_by, " or ").front();
   for (const std::string_view text : split(first, " and "))
     if (const Condition condition = parse_condition(text); !holds(all, condition)) return condition;
-  ESP_CHECK(false, "{} is read", field.name());
+  ESP_CHECK(false, "{} has no unmet condition", field.name());
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ std::string plain_text(const Field& field) {
   return text && !(*text)->empty() ? **text : field.value_text();
 }
 
-RunConfig settled(RunConfig config) {
+RunConfig normalised(RunConfig config) {
   config.data.objective = objective_name(config);
   const model::ModelConfig shape = model_config(config.model);
   ModelSection model = model_section(shape);
@@ -91,25 +91,25 @@ bool is_read(const std::vector<Field>& all, const Field& field) {
 
 bool may_differ_by_rank(const Field& field) {
   constexpr std::string_view kKeys[] = {
-      "run.name",         "run.file",  // names of the same thing; the run folder they lead to is compared as run.dir
+      "run.name",         "run.file",  // only names; the folder that they lead to is compared as run.dir
       "run.threads",      "run.device_memory_mb",
-      "sync.offload_dir", "sync.offload_io",  // of the host
+      "sync.offload_dir", "sync.offload_io",  // these depend on the host
       "data.train",       "data.val",
       "data.tokenizer",   "data.cache",
-      "model.init",  // paths: their files are compared
+      "model.init",  // paths, not compared; the content of the files is compared instead
   };
   return std::find(std::begin(kKeys), std::end(kKeys), field.name()) != std::end(kKeys);
 }
 
-std::string why_unread(const std::vector<Field>& all, const Field& field) {
+std::string unread_reason(const std::vector<Field>& all, const Field& field) {
   if (is_read(all, field)) return {};
   std::string needed(field.read_by);
-  const Field* broken = &find(all, first_broken(all, field).key);
+  const Field* broken = &find(all, first_unmet(all, field).key);
   while (!is_read(all, *broken)) {
     needed += fmt::format(", which needs {}", broken->read_by);
-    broken = &find(all, first_broken(all, *broken).key);
+    broken = &find(all, first_unmet(all, *broken).key);
   }
-  return fmt::format("{} = {}: read only with {}; this run has {} = {}. Change that, or leave {} out.", field.name(),
+  return fmt::format("{} = {}: used only with {}; this run has {} = {}. Change that, or leave {} out.", field.name(),
                      plain_text(field), needed, broken->name(), plain_text(*broken), field.name());
 }
 

@@ -1,5 +1,5 @@
-// The highest step a job has reached, in a file of the folder that its launcher lends (Recovery::snapshots): by it the
-// launcher knows whether restarts help.
+// RunProgress: the highest step that a job has reached, in a file in the launcher's snapshot folder
+// (RecoveryOptions::snapshot_folder). The launcher reads it to decide whether restarts make progress.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,11 @@
 
 namespace esp::train {
 
-// Written by the first rank. Costs one system call a step, and never throws for a full disk: it only informs.
+// Written by rank 0. One write costs one system call per step. It never throws, not even on a full disk, because the
+// run does not depend on it.
 class RunProgress {
  public:
-  explicit RunProgress(const std::string& folder);  // empty: no launcher reads it. IoError
+  explicit RunProgress(const std::string& folder);  // with an empty `folder` nothing is written; IoError
   void reached(int64_t step);
 
  private:
@@ -21,6 +22,6 @@ class RunProgress {
   int64_t highest_ = -1;
 };
 
-int64_t highest_step(const std::string& folder);  // -1 before the first
+int64_t highest_step(const std::string& folder);  // -1 if no step was made yet
 
 }  // namespace esp::train

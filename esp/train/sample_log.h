@@ -1,6 +1,6 @@
-// samples/rank-K.jsonl of the run folder (log.samples): which samples this rank has taken up, a line per batch, written
-// before it is computed with. `rows` are fingerprints of what the model is shown, so that the data themselves can be
-// held against the log, not only their numbers.
+// SampleLog: samples/rank-K.jsonl in the run folder (log.samples). It lists the samples that this rank has read, one
+// line per batch, written before the batch is used. `rows` contains fingerprints of the token ids, so that a script can
+// compare the log with the data itself, and not only with sample numbers.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@ namespace esp::train {
 
 class SampleLog {
  public:
-  SampleLog(const std::string& run_folder, int rank,
-            int copy);                                // appends; `copy` is the place among data-parallel ones
+  // Appends to an existing file. `replica` is the number of the data-parallel replica.
+  SampleLog(const std::string& run_folder, int rank, int replica);
   void note(int64_t step, const data::Batch& batch);  // `step` counts from 1, as in metrics.jsonl
 
  private:
   obs::File file_;
-  int copy_;
+  int replica_;
 };
 
 }  // namespace esp::train

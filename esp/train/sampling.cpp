@@ -10,8 +10,8 @@
 #include "esp/base/rng.h"
 #include "esp/data/objective.h"
 #include "esp/device/gpu.h"
-#include "esp/train/feed.h"
-#include "esp/train/placed.h"
+#include "esp/train/data_pipeline.h"
+#include "esp/train/device_batch.h"
 
 namespace esp::train {
 namespace {
@@ -25,16 +25,16 @@ nn::ForwardContext inference_pass(autograd::Tape& tape) {
   return pass;
 }
 
-IoError not_finite(const LoadedModel& loaded, std::string_view what) {
+IoError not_finite(const TrainedModel& loaded, std::string_view what) {
   return IoError(
-      fmt::format("{}: got {} that are not finite; its weights hold NaN, infinity or numbers too large for {}",
+      fmt::format("{}: got {} that are not finite; the weights contain NaN, infinity or values too large for {}",
                   loaded.path, what, loaded.config.train.precision));
 }
 
 std::vector<double> values_of(const tensor::Tensor& x) {
   std::vector<std::byte> bytes;
   tensor::Tensor here = x;
-  if (!device::on_host(x.data())) {  // one way down, not one per value
+  if (!device::is_host_accessible(x.data())) {  // copies all values from the device in one transfer, not one by one
     bytes.resize(x.bytes());
     device::transfer(bytes.data(), x.data(), x.bytes());
     here = tensor::Tensor::borrow(bytes.data(), x.shape(), x.dtype());
@@ -44,9 +44,9 @@ std::vector<double> values_of(const tensor::Tensor& x) {
   return values;
 }
 
-// Reads `text` as the pairs of training have it: cut so that the end of text, where there is one, ends it. Returns what
-// an answer begins with.
-std::vector<int32_t> read_source(LoadedModel& loaded, nn::ForwardContext& pass, std::vector<int32_t> text,
+// Encodes `text` as the source, truncated like the sources in training on pairs: it ends with the end-of-text token, if
+// the tokenizer has one. Returns the first token of the answer.
+std::vector<int32_t> read_source(TrainedModel& loaded, nn::ForwardContext& pass, std::vector<int32_t> text,
                                  std::optional<int32_t> eos, model::KvCache& cache) {
   const auto most = static_cast<size_t>(loaded.model->config().seq_len);
   if (eos && text.back() == *eos) text.pop_back();
@@ -56,7 +56,7 @@ std::vector<int32_t> read_source(LoadedModel& loaded, nn::ForwardContext& pass, 
   source.inputs =
       to_device(loaded.context, tensor::Tensor::borrow(text.data(), {1, static_cast<int64_t>(text.size())}, DType::i32),
                 device::MemoryCategory::buffer);
-  loaded.model->read(pass, source, cache);
+  loaded.model->encode_source(pass, source, cache);
   pass.tape->clear();
   return {data::PairOptions().decoder_start};
 }
@@ -94,17 +94,19 @@ int32_t choose_token(std::span<const double> logits, const SamplingOptions& o, u
   return ids[kept - 1];
 }
 
-std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> text, int64_t count,
+std::vector<int32_t> generate(TrainedModel& loaded, std::vector<int32_t> text, int64_t count,
                               const SamplingOptions& options, const std::function<bool(int32_t)>& emit) {
   model::Model& model = *loaded.model;
   if (!model.can_generate())
-    throw UsageError(fmt::format("a {} model does not generate text; gpt, llama and t5 do", model.config().arch));
+    throw UsageError(
+        fmt::format("model.arch = {}: cannot generate text; expected gpt, llama or t5", model.config().arch));
   const data::SpecialTokens special = loaded.tokenizer ? loaded.tokenizer->special() : data::SpecialTokens();
   if (text.empty()) text.push_back(special.eos.value_or(0));
   for (int32_t id : text)
     if (id < 0 || id >= model.config().vocab)
-      throw UsageError(fmt::format("token id {} is outside the model's vocabulary of {}", id, model.config().vocab));
-  // A padded vocabulary has ids that are no text.
+      throw UsageError(
+          fmt::format("token id: got {}; expected 0 to {} (model.vocab - 1)", id, model.config().vocab - 1));
+  // Ids of the vocabulary padding have no text, so they are never sampled.
   const int64_t ids_of_text =
       loaded.tokenizer ? std::min<int64_t>(loaded.tokenizer->vocab_size(), model.config().vocab) : model.config().vocab;
   const int64_t context_length = model.config().seq_len;
@@ -114,10 +116,10 @@ std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> text, in
   const auto eos = special.eos;
   if (model.has_encoder()) {
     text = read_source(loaded, pass, std::move(text), eos, cache);
-    count = std::min(count, context_length);  // an answer has no earlier half to go on from
+    count = std::min(count, context_length);  // an answer cannot continue from its last half, as other texts do
   }
   const size_t prompt = text.size();
-  size_t cached = 0;  // tokens of `text` the cache holds the end of
+  size_t cached = 0;  // number of tokens of `text` that the KV cache contains
   while (static_cast<int64_t>(text.size() - prompt) < count) {
     int64_t fresh = static_cast<int64_t>(text.size() - cached);
     if (cache.length + fresh > context_length) {
@@ -142,29 +144,29 @@ std::vector<int32_t> generate(LoadedModel& loaded, std::vector<int32_t> text, in
 
 namespace {
 
-double mean_loss(const LoadedModel& loaded, const std::vector<double>& losses) {
+double mean_loss(const TrainedModel& loaded, const std::vector<double>& losses) {
   const double mean = std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
   if (!losses.empty() && !std::isfinite(mean)) throw not_finite(loaded, "losses");
   return mean;
 }
 
-// What is taken out of the text, row by row, by the objective the model was trained for.
-TextLoss hidden_token_loss(LoadedModel& loaded, std::span<const int32_t> tokens) {
+// Loss of the masked tokens, with the objective that the model was trained for. Runs one row at a time.
+TextLoss masked_token_loss(TrainedModel& loaded, std::span<const int32_t> tokens) {
   data::TokenSource source;
   source.add(std::vector<int32_t>(tokens.begin(), tokens.end()), "the text");
-  const auto objective = evaluation_of(loaded.config, tokenizer_of(loaded), source);
+  const auto objective = evaluation_of(loaded.config, require_tokenizer(loaded), source);
   autograd::Tape tape(loaded.context);
   nn::ForwardContext pass = inference_pass(tape);
-  Placed place(loaded.context, loaded.model->config());
+  DeviceBatch batch(loaded.context, loaded.model->config());
   data::Batch row;
   TextLoss result;
   for (uint64_t sample = 0; sample < objective->samples_per_epoch(); ++sample) {
     data::fill_batch(*objective, sample, 1, row);
-    place.put(row);
-    const autograd::Loss loss = loaded.model->forward(pass, place.rows(0, 1, row.shape.T), 0);
+    batch.load(row);
+    const autograd::Loss loss = loaded.model->forward(pass, batch.rows(0, 1, row.shape.T), 0);
     const std::vector<double> losses = values_of(loss.losses);
     for (size_t i = 0; i < losses.size(); ++i)
-      if (row.targets[i] != data::kIgnored) result.token_losses.push_back(losses[i]);
+      if (row.targets[i] != data::kIgnoreIndex) result.token_losses.push_back(losses[i]);
     tape.clear();
   }
   result.loss = mean_loss(loaded, result.token_losses);
@@ -173,16 +175,16 @@ TextLoss hidden_token_loss(LoadedModel& loaded, std::span<const int32_t> tokens)
 
 }  // namespace
 
-TextLoss text_loss(LoadedModel& loaded, std::span<const int32_t> tokens) {
-  if (tokens.size() < 2) throw UsageError("the text has fewer than two tokens; expected at least two");
+TextLoss text_loss(TrainedModel& loaded, std::span<const int32_t> tokens) {
+  if (tokens.size() < 2) throw UsageError(fmt::format("text: got {} tokens; expected at least 2", tokens.size()));
   const std::string objective = objective_name(loaded.config);
   if (loaded.config.model.headless)
     throw UsageError("this model has no head (model.headless): it predicts no tokens to evaluate");
-  if (objective == "masked_token" || objective == "span_corruption") return hidden_token_loss(loaded, tokens);
+  if (objective == "masked_token" || objective == "span_corruption") return masked_token_loss(loaded, tokens);
   if (objective != "next_token")
     throw UsageError(
-        fmt::format("a model trained for data.objective = \"{}\" is not evaluated on a text; models of "
-                    "next_token, masked_token and span_corruption are",
+        fmt::format("data.objective = \"{}\": a model trained for it cannot be evaluated on a text; expected "
+                    "next_token, masked_token or span_corruption",
                     objective));
   const auto window = static_cast<size_t>(loaded.config.model.seq_len);
   autograd::Tape tape(loaded.context);

@@ -1,4 +1,4 @@
-// Choosing the next token: greedy, by temperature, among the likeliest few.
+// Tests how the next token is sampled: greedy, temperature, top-k, top-p.
 #include "esp/train/sampling.h"
 
 #include <gtest/gtest.h>
@@ -18,13 +18,13 @@ std::vector<int> counted(const SamplingOptions& options, int draws) {
   return times;
 }
 
-TEST(Sampling, GreedyTakesTheLikeliestAndOfEqualsTheFirst) {
+TEST(Sampling, GreedyChoosesMostLikelyAndFirstOfEqualTokens) {
   SamplingOptions options;
   options.temperature = 0;
   for (uint64_t position = 0; position < 20; ++position) EXPECT_EQ(choose_token(kLogits, options, position), 1);
 }
 
-TEST(Sampling, FrequenciesAreTheSoftmaxOfTheLogitsOverTheTemperature) {
+TEST(Sampling, DrawsTokensWithSoftmaxFrequencies) {
   constexpr int kDraws = 20'000;
   for (const double temperature : {0.5, 1.0, 3.0}) {
     double total = 0, sum = 0;
@@ -35,14 +35,14 @@ TEST(Sampling, FrequenciesAreTheSoftmaxOfTheLogitsOverTheTemperature) {
     for (size_t i = 0; i < kLogits.size(); ++i) {
       const double p = std::exp(kLogits[i] / temperature) / total;
       sum += p;
-      // Five standard deviations; the draws are the same in every run.
+      // The limit is five standard deviations. The draws are the same in every run of the test.
       EXPECT_NEAR(times[i] / double{kDraws}, p, 5 * std::sqrt(p * (1 - p) / kDraws)) << temperature << ' ' << i;
     }
     EXPECT_NEAR(sum, 1, 1e-14);
   }
 }
 
-TEST(Sampling, TopKAndTopPChooseAmongTheLikeliestAlone) {
+TEST(Sampling, TopKAndTopPChooseOnlyMostLikelyTokens) {
   const auto chosen = [](const SamplingOptions& options) {
     std::set<size_t> seen;
     const std::vector<int> times = counted(options, 3000);
@@ -56,13 +56,13 @@ TEST(Sampling, TopKAndTopPChooseAmongTheLikeliestAlone) {
   options.top_k = 3;
   EXPECT_EQ(chosen(options), (std::set<size_t>{1, 3, 4}));
   options.top_k = 0;
-  options.top_p = 0.6;  // the two likeliest have 0.34 each
+  options.top_p = 0.6;  // each of the two most likely tokens has a probability of 0.34
   EXPECT_EQ(chosen(options), (std::set<size_t>{1, 3}));
   options.top_p = 1;
   EXPECT_EQ(chosen(options).size(), kLogits.size());
 }
 
-TEST(Sampling, AChoiceIsAFunctionOfSeedAndPosition) {
+TEST(Sampling, ChoosesSameTokenForSameSeedAndPosition) {
   SamplingOptions options, other;
   other.seed = 2;
   int differ = 0;

@@ -1,8 +1,8 @@
-// The engine's state as a checkpoint, and back: parameters, optimizer state by parameter, counters, loss scale, and the
-// run file it was made with. The data cursor is the step: sample order is a function of it.
+// Converts the engine's state to a checkpoint and back: parameters, optimizer state by parameter, counters, loss scale,
+// and the run file. The step is also the data cursor, because the order of samples is a function of the step.
 //
-// Of several ranks each makes the snapshot of what its strategy holds, and all write together; pieces carry global
-// names and places, so that any number of ranks, dividing the model and sharing it in any way, restores it.
+// Each rank makes a snapshot of the state that its strategy holds, and all ranks write together. Slices have global
+// names and positions, so they can be restored with any number of ranks, any layout and any sharding.
 #pragma once
 
 #include <span>
@@ -14,32 +14,35 @@
 
 namespace esp::train {
 
-ckpt::Snapshot snapshot_of(Engine& engine, const RunConfig& config);
+ckpt::Snapshot make_snapshot(Engine& engine, const RunConfig& config);
 
-// Restores everything, so that going on equals never having stopped, bit for bit. A converted checkpoint has no
-// optimizer state: moments begin anew. IoError when the checkpoint is of another model; UsageError when the run file
-// asks for another optimizer. Returns what could not be restored and begins anew, in a line; mostly nothing.
+// Restores the whole state, so that training continues bit for bit as if it had not stopped. A converted checkpoint has
+// no optimizer state: then the moments start at 0. IoError if the checkpoint belongs to another model; UsageError if
+// the run file has another optimizer. Returns a note about state that could not be restored; usually empty.
 std::string restore(Engine& engine, const RunConfig& config, const ckpt::Checkpoint& checkpoint);
 
-// The parameters of a run about to begin, from a checkpoint or a Hugging Face folder. The head may be new: returns the
-// parameters held here that `path` does not have.
-// `left_out`, where given, gets the tensors that the model has no place for.
-std::vector<std::string> begin_with(Engine& engine, const RunConfig& config, const std::string& path,
-                                    std::vector<std::string>* left_out = nullptr);
+// Loads the initial parameters of a new run from a checkpoint or a Hugging Face folder. The head may be missing there:
+// returns the names of this rank's parameters that `path` does not have. `left_out`, if given, gets the names of
+// tensors that the model does not use.
+std::vector<std::string> init_from_pretrained(Engine& engine, const RunConfig& config, const std::string& path,
+                                              std::vector<std::string>* left_out = nullptr);
 
-// Parameters only, from a checkpoint of the same architecture, a unit at a time.
+// Loads only the parameters, unit by unit, from a checkpoint of the same architecture.
 void load_parameters(sync::Strategy& strategy, const ckpt::Checkpoint& checkpoint);
-// The state of what this rank updates, by the optimizer's own ranges.
-void load_states(optim::Optimizer& optimizer, const nn::ParameterList& parameters, const ckpt::Checkpoint& checkpoint);
+// Loads the optimizer state of this rank: the ranges that its optimizer has.
+void load_optimizer_states(optim::Optimizer& optimizer, const nn::ParameterList& parameters,
+                           const ckpt::Checkpoint& checkpoint);
 
-ckpt::Piece piece_of(const nn::Parameter& parameter);  // the whole of it
-// What is held, parameter by parameter and section by section: the whole of one, or the run of its elements that the
-// range meets. What does not lie together is copied into memory of `packing` (of divided models only).
-std::vector<ckpt::Piece> model_pieces(const nn::ParameterList& parameters, std::span<const optim::ValueShard> held,
-                                      const tensor::Context& packing = {});
-// The state of the held elements, so that a state that several ranks keep is written once. What is held must be
-// updated here.
-std::vector<ckpt::Piece> optimizer_pieces(optim::Optimizer& optimizer, const nn::ParameterList& parameters,
-                                          std::span<const optim::ValueShard> held, const tensor::Context& packing = {});
+ckpt::TensorSlice whole_slice(const nn::Parameter& parameter);  // one slice that is the whole parameter
+// Slices of the values that this rank holds, by parameter and section. A slice is a whole parameter or the part of it
+// in a held range. Elements that are not contiguous are copied into memory of `packing` (sharded models only).
+std::vector<ckpt::TensorSlice> model_slices(const nn::ParameterList& parameters,
+                                            std::span<const optim::ValueShard> held,
+                                            const tensor::Context& packing = {});
+// Slices of the optimizer state of the held elements only, so that state kept by several ranks is written once. This
+// rank must have the optimizer state of all elements that it holds.
+std::vector<ckpt::TensorSlice> optimizer_slices(optim::Optimizer& optimizer, const nn::ParameterList& parameters,
+                                                std::span<const optim::ValueShard> held,
+                                                const tensor::Context& packing = {});
 
 }  // namespace esp::train

@@ -1,4 +1,4 @@
-// Snapshots of shards: what several ranks hold in parts is written together and read by others that share differently.
+// Snapshots of shards: several ranks write their parts together, and ranks with other shards read them.
 #include "esp/train/snapshot.h"
 
 #include <gmock/gmock.h>
@@ -12,14 +12,14 @@
 #include "esp/kernel/elementwise.h"
 #include "esp/obs/temporary_folder.h"
 #include "esp/sync/tier/offloaded_optimizer.h"
-#include "esp/train/saver.h"
+#include "esp/train/checkpoint_saver.h"
 
 namespace esp::train {
 namespace {
 
 using testing::HasSubstr;
 
-// Keeps every value, but updates and writes only its ranges.
+// A strategy that holds all values, but updates and writes only the given ranges.
 class Shards final : public sync::Strategy {
  public:
   Shards(nn::ParameterList& parameters, std::vector<optim::UnitRange> ranges)
@@ -28,7 +28,7 @@ class Shards final : public sync::Strategy {
   void fill(const std::function<void(nn::ParameterList::Unit&)>& f) override {
     for (auto& unit : parameters_.units()) f(unit);
   }
-  std::vector<optim::OptimizerShard> owned() override {
+  std::vector<optim::OptimizerShard> optimizer_shards() override {
     std::vector<optim::OptimizerShard> all;
     for (const optim::UnitRange& range : ranges_) {
       const auto& unit = parameters_.units()[static_cast<size_t>(range.unit)];
@@ -36,9 +36,9 @@ class Shards final : public sync::Strategy {
     }
     return all;
   }
-  std::vector<optim::ValueShard> held() override {
+  std::vector<optim::ValueShard> checkpoint_shards() override {
     std::vector<optim::ValueShard> all;
-    for (const optim::OptimizerShard& one : owned()) all.push_back({one.range, one.values});
+    for (const optim::OptimizerShard& one : optimizer_shards()) all.push_back({one.range, one.values});
     return all;
   }
   void begin_step() override {}
@@ -70,7 +70,8 @@ struct SnapshotTest : testing::Test {
   const std::string dir = folder / "checkpoints";
   optim::OptimizerOptions adam;
 
-  // Uneven shares of each unit: rank i of n has those from i²/n² to (i+1)²/n².
+  // Ranks with shards of different sizes: of each unit, rank i of n has the elements from i²/n² to (i+1)²/n² of its
+  // length.
   Ranks make_ranks(int64_t n, uint64_t seed) {
     Ranks ranks;
     for (int64_t i = 0; i < n; ++i) {
@@ -88,7 +89,7 @@ struct SnapshotTest : testing::Test {
             begin < end)
           ranges.push_back({static_cast<int>(&unit - rank->parameters.units().data()), begin, end});
       rank->strategy = std::make_unique<Shards>(rank->parameters, ranges);
-      rank->optimizer = optim::make_optimizer(adam, rank->parameters, context, rank->strategy->owned());
+      rank->optimizer = optim::make_optimizer(adam, rank->parameters, context, rank->strategy->optimizer_shards());
       ranks.push_back(std::move(rank));
     }
     return ranks;
@@ -107,11 +108,11 @@ struct SnapshotTest : testing::Test {
   }
 
   static ckpt::Snapshot snapshot(Rank& rank, int64_t step) {
-    const auto held = rank.strategy->held();
+    const auto held = rank.strategy->checkpoint_shards();
     ckpt::Snapshot made;
     made.step = step;
-    made.model = model_pieces(rank.parameters, held);
-    made.optimizer = optimizer_pieces(*rank.optimizer, rank.parameters, held);
+    made.model = model_slices(rank.parameters, held);
+    made.optimizer = optimizer_slices(*rank.optimizer, rank.parameters, held);
     made.state = {{"optimizer_steps", rank.optimizer->num_steps()}};
     return made;
   }
@@ -137,7 +138,7 @@ struct SnapshotTest : testing::Test {
     const auto checkpoint = ckpt::open_checkpoint(path);
     for (auto& rank : ranks) {
       load_parameters(*rank->strategy, *checkpoint);
-      load_states(*rank->optimizer, rank->parameters, *checkpoint);
+      load_optimizer_states(*rank->optimizer, rank->parameters, *checkpoint);
       rank->optimizer->set_num_steps(checkpoint->state().at("optimizer_steps").get<int64_t>());
     }
     return ranks;
@@ -148,8 +149,8 @@ std::string bytes_of(const tensor::Tensor& x) {
   return {x.as<char>(), x.bytes()};
 }
 
-// A master copy of which the half is kept that values lack is written whole.
-TEST_F(SnapshotTest, ASplitMasterCopyIsReshardedToo) {
+// With split master weights, the optimizer keeps only their low half. The checkpoint contains the whole values.
+TEST_F(SnapshotTest, ReshardsSplitMasterWeights) {
   adam.split_master = true;
   Ranks alone = make_ranks(1, 1), four = make_ranks(4, 1);
   for (int64_t i = 0; i < 40; ++i) step(alone, i);
@@ -165,7 +166,7 @@ TEST_F(SnapshotTest, ASplitMasterCopyIsReshardedToo) {
   ASSERT_EQ(states.size(), expected.size());
   for (size_t i = 0; i < states.size(); ++i)
     EXPECT_EQ(bytes_of(states[i].memory()), bytes_of(expected[i].memory())) << i;
-  // What was written is the copy itself, for whoever keeps it whole.
+  // A run that does not split the master weights reads the whole values from the checkpoint.
   adam.split_master = false;
   Ranks whole = loaded(1, path);
   for (size_t i = 0; i < 20; ++i) EXPECT_NE(whole[0]->optimizer->states()[0].values.as<float>()[i], 0);
@@ -176,7 +177,7 @@ TEST_F(SnapshotTest, ASplitMasterCopyIsReshardedToo) {
   EXPECT_EQ(bytes_of(copy), bytes_of(whole[0]->optimizer->states()[0].values));
 }
 
-TEST_F(SnapshotTest, ReshardingFourToThreeToOneEqualsNeverHavingStopped) {
+TEST_F(SnapshotTest, ReshardingFromFourToThreeToOneRankKeepsEveryBit) {
   Ranks alone = make_ranks(1, 1), four = make_ranks(4, 1);
   for (int64_t i = 0; i < 4; ++i) step(alone, i);
   for (int64_t i : {0, 1}) step(four, i);
@@ -188,46 +189,47 @@ TEST_F(SnapshotTest, ReshardingFourToThreeToOneEqualsNeverHavingStopped) {
     EXPECT_EQ(bytes_of(one[0]->parameters.units()[u].values), bytes_of(alone[0]->parameters.units()[u].values)) << u;
   const auto states = one[0]->optimizer->states(), expected = alone[0]->optimizer->states();
   ASSERT_EQ(states.size(), expected.size());
-  ASSERT_EQ(states.size(), 6u);  // master, m and v of two units
+  ASSERT_EQ(states.size(), 6u);  // master, m and v, each of two units
   for (size_t i = 0; i < states.size(); ++i) EXPECT_EQ(bytes_of(states[i].values), bytes_of(expected[i].values)) << i;
 }
 
-TEST_F(SnapshotTest, WholeParametersAreWholePiecesAndOthersAreRuns) {
+TEST_F(SnapshotTest, WritesWholeParametersOrOnlyRangesStoredOnRank) {
   Ranks alone = make_ranks(1, 1);
-  const auto whole = model_pieces(alone[0]->parameters, alone[0]->strategy->held());
+  const auto whole = model_slices(alone[0]->parameters, alone[0]->strategy->checkpoint_shards());
   ASSERT_EQ(whole.size(), 4u);
-  for (const ckpt::Piece& piece : whole) {
-    EXPECT_EQ(piece.first, 0);
-    EXPECT_EQ(piece.values.count(), piece.global_shape.count());
+  for (const ckpt::TensorSlice& slice : whole) {
+    EXPECT_EQ(slice.first, 0);
+    EXPECT_EQ(slice.values.count(), slice.global_shape.count());
   }
   auto& unit = alone[0]->parameters.units()[1];
   const std::vector<optim::ValueShard> held = {{{1, 60, 70}, unit.values.slice(60, 70)}};
-  const auto pieces = model_pieces(alone[0]->parameters, held);
-  ASSERT_EQ(pieces.size(), 2u);
-  EXPECT_EQ(pieces[0].name, "b.weight");
-  EXPECT_EQ(pieces[0].first, 60);
-  EXPECT_EQ(pieces[0].values.count(), 5);
-  EXPECT_EQ(pieces[1].name, "b.bias");
-  EXPECT_EQ(pieces[1].first, 0);
-  EXPECT_EQ(pieces[1].values.data(), unit.values.slice(65, 70).data());
+  const auto slices = model_slices(alone[0]->parameters, held);
+  ASSERT_EQ(slices.size(), 2u);
+  EXPECT_EQ(slices[0].name, "b.weight");
+  EXPECT_EQ(slices[0].first, 60);
+  EXPECT_EQ(slices[0].values.count(), 5);
+  EXPECT_EQ(slices[1].name, "b.bias");
+  EXPECT_EQ(slices[1].first, 0);
+  EXPECT_EQ(slices[1].values.data(), unit.values.slice(65, 70).data());
 }
 
-TEST_F(SnapshotTest, StateIsWrittenWithTheValuesItBelongsTo) {
+TEST_F(SnapshotTest, WritesOptimizerStateOnlyOfValuesStoredOnRank) {
   Ranks alone = make_ranks(1, 1), two = make_ranks(2, 1);
-  // A copy that writes no values writes no state either.
-  EXPECT_TRUE(optimizer_pieces(*alone[0]->optimizer, alone[0]->parameters, {}).empty());
+  // A rank that writes no values writes no state either.
+  EXPECT_TRUE(optimizer_slices(*alone[0]->optimizer, alone[0]->parameters, {}).empty());
   int64_t count = 0;
   const std::vector<optim::ValueShard> some = {{{0, 60, 70}, alone[0]->parameters.units()[0].values.slice(60, 70)}};
-  for (const auto& piece : optimizer_pieces(*alone[0]->optimizer, alone[0]->parameters, some))
-    count += piece.values.count();
+  for (const auto& slice : optimizer_slices(*alone[0]->optimizer, alone[0]->parameters, some))
+    count += slice.values.count();
   EXPECT_EQ(count, 3 * 10);
-  // Values whose state is elsewhere: a checkpoint would lack it.
-  EXPECT_THROW(optimizer_pieces(*two[0]->optimizer, two[0]->parameters, alone[0]->strategy->held()), InternalError);
+  // Another rank has the optimizer state of these values, so the checkpoint would lack it.
+  EXPECT_THROW(optimizer_slices(*two[0]->optimizer, two[0]->parameters, alone[0]->strategy->checkpoint_shards()),
+               InternalError);
 }
 
-// State in a file: what is written is what the optimizer in memory writes, and never more of it in memory than a tile,
-// also where checkpoints are written behind the training's back; and back again.
-TEST_F(SnapshotTest, StateInAFileIsWrittenAndRestoredByTiles) {
+// Optimizer state in a file is saved and restored exactly like state in memory. At most one tile of it is in memory at
+// a time, also with background checkpoints.
+TEST_F(SnapshotTest, WritesAndRestoresOffloadedStateTileByTile) {
   device::MemoryPool host(account, device::MemoryTier::host);
   device::HostLink link;
   const auto offloaded = [&](Rank& rank) {
@@ -235,8 +237,8 @@ TEST_F(SnapshotTest, StateInAFileIsWrittenAndRestoredByTiles) {
     tier.placement = "file";
     tier.tile = 16;
     tier.file.folder = folder.path();
-    rank.optimizer =
-        sync::make_offloaded_optimizer({}, rank.parameters, context.stream, host, link, rank.strategy->owned(), tier);
+    rank.optimizer = sync::make_offloaded_optimizer({}, rank.parameters, context.stream, host, link,
+                                                    rank.strategy->optimizer_shards(), tier);
   };
   Ranks alone = make_ranks(1, 1), far = make_ranks(1, 1);
   offloaded(*far[0]);
@@ -248,17 +250,17 @@ TEST_F(SnapshotTest, StateInAFileIsWrittenAndRestoredByTiles) {
     const uint64_t before = account.use(device::MemoryTier::host).current;
     account.reset_peaks();
     const std::string at = folder / (in_background ? "behind" : "at-once");
-    Saver saver(at, options_of(0, 1), in_background, account);
+    CheckpointSaver saver(at, options_of(0, 1), in_background, account);
     saver.save(snapshot(*far[0], 2));
     const std::string path = saver.finish();
     EXPECT_LE(account.use(device::MemoryTier::host).peak, before + 3 * 64 + 3 * 64) << in_background;
-    // Into memory, and into a file.
+    // Restores once into memory and once into a file.
     for (const bool to_file : {false, true}) {
       Ranks again = make_ranks(1, 99);
       if (to_file) offloaded(*again[0]);
       const auto checkpoint = ckpt::open_checkpoint(path);
       load_parameters(*again[0]->strategy, *checkpoint);
-      load_states(*again[0]->optimizer, again[0]->parameters, *checkpoint);
+      load_optimizer_states(*again[0]->optimizer, again[0]->parameters, *checkpoint);
       again[0]->optimizer->set_num_steps(2);
       again[0]->optimizer->states_restored();
       Ranks expected = loaded(1, save(alone, 2));
@@ -273,17 +275,17 @@ TEST_F(SnapshotTest, StateInAFileIsWrittenAndRestoredByTiles) {
   }
 }
 
-TEST_F(SnapshotTest, AFailureOfOneRanksSaverIsThrownByTheNextCallOnAll) {
+TEST_F(SnapshotTest, ThrowsOnAllRanksWhenOneSaveFails) {
   Ranks ranks = make_ranks(2, 1);
-  Saver first(dir, options_of(0, 2), true, account), second(dir, options_of(1, 2), true, account);
+  CheckpointSaver first(dir, options_of(0, 2), true, account), second(dir, options_of(1, 2), true, account);
   const auto both = [&](int64_t step, bool damaged) {
     ckpt::Snapshot half = snapshot(*ranks[1], step);
-    if (damaged) half.model.erase(half.model.begin());  // its share of a.weight
+    if (damaged) half.model.erase(half.model.begin());  // removes the rank's shard of a.weight
     first.save(snapshot(*ranks[0], step));
     second.save(std::move(half));
   };
   both(1, false);
-  both(2, false);  // one write at a time: the savers wait for their first
+  both(2, false);  // each saver waits for its first write, because it has one write at a time
   EXPECT_EQ(first.finish(), dir + "/step-2");
   EXPECT_EQ(second.finish(), dir + "/step-2");
   both(3, true);
@@ -294,7 +296,7 @@ TEST_F(SnapshotTest, AFailureOfOneRanksSaverIsThrownByTheNextCallOnAll) {
     } catch (const IoError& error) {
       messages[i] = error.what();
     }
-  EXPECT_THAT(messages[0], HasSubstr("every element of a.weight"));
+  EXPECT_THAT(messages[0], HasSubstr("every element of tensor a.weight"));
   EXPECT_EQ(messages[0], messages[1]);
   EXPECT_EQ(ckpt::newest_complete(dir), dir + "/step-2");
   both(3, false);

@@ -32,7 +32,7 @@ double wall_seconds() {
 }
 
 template <typename T>
-void put(std::string& out, T value) {  // little-endian
+void put(std::string& out, T value) {  // writes the value in little-endian order
   for (size_t i = 0; i < sizeof(T); ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
 }
 
@@ -41,7 +41,8 @@ void put_varint(std::string& out, uint64_t value) {
   out += static_cast<char>(value);
 }
 
-// Protobuf keys: field number and wire type (0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes).
+// Writes the key of a protobuf field: field number and wire type (0: varint, 1: eight bytes, 2: length and bytes, 5:
+// four bytes).
 void put_key(std::string& out, int field, int wire) {
   put_varint(out, static_cast<uint64_t>(field << 3 | wire));
 }
@@ -72,15 +73,15 @@ uint32_t crc32c(std::string_view bytes) {
   return ~crc;
 }
 
-TensorBoard::TensorBoard(const std::string& folder, int64_t first_step)
+TensorBoardWriter::TensorBoardWriter(const std::string& folder, int64_t first_step)
     : file_(file_name(folder), O_WRONLY | O_CREAT | O_APPEND) {
-  std::string version = event_at(wall_seconds());  // Event: file_version = 3
+  std::string version = event_at(wall_seconds());  // field number in Event: file_version = 3
   put_bytes(version, 3, "brain.Event:2");
   record(version);
-  std::string session;  // SessionLog: status = 1, of which 1 is START
+  std::string session;  // field number in SessionLog: status = 1; the value 1 means START
   put_key(session, 1, 0);
   put_varint(session, 1);
-  std::string start = event_at(wall_seconds());  // Event: step = 2, session_log = 7
+  std::string start = event_at(wall_seconds());  // field numbers in Event: step = 2, session_log = 7
   put_key(start, 2, 0);
   put_varint(start, static_cast<uint64_t>(first_step));
   put_bytes(start, 7, session);
@@ -88,37 +89,37 @@ TensorBoard::TensorBoard(const std::string& folder, int64_t first_step)
   flush();
 }
 
-void TensorBoard::record(std::string_view event) {
+void TensorBoardWriter::record(std::string_view event) {
   const auto masked = [](uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; };
   std::string length;
   put(length, static_cast<uint64_t>(event.size()));
-  gathered_ += length;
-  put(gathered_, masked(crc32c(length)));
-  gathered_ += event;
-  put(gathered_, masked(crc32c(event)));
+  buffer_ += length;
+  put(buffer_, masked(crc32c(length)));
+  buffer_ += event;
+  put(buffer_, masked(crc32c(event)));
 }
 
-void TensorBoard::scalar(std::string_view tag, double value, int64_t step) {
-  std::string one;  // Summary.Value: tag = 1, simple_value = 2
+void TensorBoardWriter::scalar(std::string_view tag, double value, int64_t step) {
+  std::string one;  // field numbers in Summary.Value: tag = 1, simple_value = 2
   put_bytes(one, 1, tag);
   put_key(one, 2, 5);
   put(one, std::bit_cast<uint32_t>(static_cast<float>(value)));
   std::string summary;
   put_bytes(summary, 1, one);
-  std::string event = event_at(wall_seconds());  // Event: wall_time = 1, step = 2, summary = 5
+  std::string event = event_at(wall_seconds());  // field numbers in Event: wall_time = 1, step = 2, summary = 5
   put_key(event, 2, 0);
   put_varint(event, static_cast<uint64_t>(step));
   put_bytes(event, 5, summary);
   record(event);
 }
 
-void TensorBoard::flush() {
+void TensorBoardWriter::flush() {
   const uint64_t before = file_.size();
-  const std::string records = std::exchange(gathered_, {});
+  const std::string records = std::exchange(buffer_, {});
   try {
     file_.write_all(records);
   } catch (const IoError&) {
-    file_.truncate(before);  // half a record would end the file for its readers
+    file_.truncate(before);  // removes a partial record, because readers stop at it
     throw;
   }
 }

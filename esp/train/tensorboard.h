@@ -1,6 +1,6 @@
-// TensorBoard event files: scalars over steps. The format is records of (length, masked CRC-32C of it, data, masked
-// CRC-32C of that), the data being the protobuf messages Event, Summary and SessionLog, of which seven fields are
-// written here.
+// TensorBoardWriter: writes scalars by step to TensorBoard event files. A file is a sequence of records: length, masked
+// CRC-32C of the length, data, masked CRC-32C of the data. The data are the protobuf messages Event, Summary and
+// SessionLog. Only seven of their fields are written.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,12 @@
 
 namespace esp::train {
 
-class TensorBoard {
+class TensorBoardWriter {
  public:
-  // A new file events.out.tfevents.<time>.<host>.<pid> in `folder`, which is made where it is missing. What earlier
-  // files say of `first_step` and later is of a run that went on elsewhere; TensorBoard is told to forget it.
-  TensorBoard(const std::string& folder, int64_t first_step);
+  // Opens a new file events.out.tfevents.<time>.<host>.<pid> in `folder` and creates the folder if needed. TensorBoard
+  // then ignores what earlier files contain for `first_step` and later steps, because the resumed run writes these
+  // steps again.
+  TensorBoardWriter(const std::string& folder, int64_t first_step);
   void scalar(std::string_view tag, double value, int64_t step);
   void flush();
 
@@ -23,7 +24,7 @@ class TensorBoard {
   void record(std::string_view event);
 
   obs::File file_;
-  std::string gathered_;
+  std::string buffer_;
 };
 
 uint32_t crc32c(std::string_view bytes);

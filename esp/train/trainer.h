@@ -1,4 +1,5 @@
-// A run from beginning to end: set up or resume, step, evaluate, checkpoint, report, stop when asked.
+// Runs training from start to end: sets up or resumes, trains, evaluates, writes checkpoints and reports, and stops on
+// request.
 #pragma once
 
 #include <string>
@@ -8,23 +9,23 @@
 #include "esp/train/engine.h"
 #include "esp/train/machine_peak.h"
 #include "esp/train/progress.h"
-#include "esp/train/recover.h"
+#include "esp/train/rank_identity.h"
+#include "esp/train/recovery.h"
 #include "esp/train/run_config.h"
-#include "esp/train/same_run.h"
 
 namespace esp::train {
 
 struct TrainOutcome {
-  enum class Why { done, signal, time, failed } why = Why::done;
-  std::string folder, checkpoint;  // checkpoint: the last one written, empty when none was
+  enum class StopReason { done, signal, time, failed } stop_reason = StopReason::done;
+  std::string folder, checkpoint;  // `checkpoint` is the path of the last checkpoint written, or empty
   int64_t steps = 0;
-  bool nothing_left = false;  // it was done before: nothing was trained, and nothing written
+  bool already_done = false;  // the run was complete before: no step was made and nothing was written
   double final_loss = 0;
 };
 
-// Every rank of the run calls it; the first one speaks and writes what is of the whole run.
-// When one is lost the others go on with what `recovery` offers; by default with nothing: the loss is thrown.
-TrainOutcome train(const RunConfig& config, const Log& log, const Progress::Options& progress, Standing standing = {},
-                   const Recovery& recovery = {}, MachinePeak machine = MachinePeak());
+// Every rank calls it. Rank 0 logs and writes the files of the run. After a rank failure, the other ranks recover as
+// far as `recovery` supports it. By default it supports nothing, and the error is thrown.
+TrainOutcome train(const RunConfig& config, const Log& log, const Progress::Options& progress, JobContext job = {},
+                   const RecoveryOptions& recovery = {}, MachinePeak machine = MachinePeak());
 
 }  // namespace esp::train

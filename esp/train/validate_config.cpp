@@ -1,4 +1,4 @@
-// What the run file's words and numbers mean, and whether they fit together.
+// Validation of the run file: meaning of string values, ranges, and combinations of keys.
 #include <algorithm>
 #include <thread>
 
@@ -7,13 +7,13 @@
 #include "esp/base/error.h"
 #include "esp/base/table.h"
 #include "esp/comm/preferences.h"
+#include "esp/optim/lr_schedule.h"
 #include "esp/optim/optimizer.h"
-#include "esp/optim/schedule.h"
 #include "esp/sync/compress/strategy_compression.h"
 #include "esp/sync/strategy.h"
 #include "esp/train/engine_options.h"
+#include "esp/train/rank_partition.h"
 #include "esp/train/run_config.h"
-#include "esp/train/split.h"
 
 namespace esp::train {
 namespace {
@@ -42,10 +42,10 @@ constexpr Named<kernel::RopeScaling> kRopeScalings[] = {{"none", kernel::RopeSca
                                                         {"yarn", kernel::RopeScaling::yarn},
                                                         {"llama3", kernel::RopeScaling::llama3}};
 
-// Between processes; nccl is the device's own, the others are rows of net's table.
+// Names of the transports between processes. nccl is only for GPUs; the others are in the table of esp/net.
 constexpr Named<int> kTransports[] = {{"auto", 0}, {"shm", 1}, {"tcp", 2}, {"mpi", 3}, {"nccl", 4}};
 
-constexpr int64_t kMostTokensOfAStep = int64_t{1} << 31;
+constexpr int64_t kMaxTokensPerStep = int64_t{1} << 31;
 
 template <typename Table, typename T>
 std::string name_in(const Table& table, T value) {
@@ -150,7 +150,7 @@ ModelSection model_section(const model::ModelConfig& c) {
 
 void RunConfig::check() const {
   require(run.device == "cpu" || run.device == "cuda", "run.device", run.device, "must be cpu or cuda");
-  // Threads wait for each other many times a step: far more than cores would hardly move.
+  // The threads synchronise many times per step. With far more threads than cores, a step would take extremely long.
   const int64_t most_threads = std::max<int64_t>(64, 4 * std::thread::hardware_concurrency());
   require(run.threads >= 0 && run.threads <= most_threads, "run.threads", run.threads,
           fmt::format("must be 0 (all cores) to {}", most_threads));
@@ -161,7 +161,7 @@ void RunConfig::check() const {
   require(train.recompute_layers >= -1 && train.recompute_layers <= model.layers, "train.recompute_layers",
           train.recompute_layers, fmt::format("must be -1 (all blocks) to {}, the number of blocks", model.layers));
   find_row("activations", kActivations, train.activations);
-  optim::ScheduleOptions schedule;
+  optim::LrScheduleOptions schedule;
   schedule.name = train.schedule;
   optim::learning_rate(schedule, 0);
   bool known = false;
@@ -170,7 +170,7 @@ void RunConfig::check() const {
   require(train.steps >= 0, "train.steps", train.steps, "must be >= 0");
   model_config(model).check_sizes();
   require(train.global_batch >= 1, "train.global_batch", train.global_batch, "must be >= 1");
-  const int64_t most_rows = kMostTokensOfAStep / std::max<int64_t>(1, model.seq_len);
+  const int64_t most_rows = kMaxTokensPerStep / std::max<int64_t>(1, model.seq_len);
   require(train.global_batch <= most_rows, "train.global_batch", train.global_batch,
           fmt::format("must be <= {} with model.seq_len = {}: at most 2^31 tokens per step", most_rows, model.seq_len));
   require(train.micro_batch >= 0, "train.micro_batch", train.micro_batch,
@@ -179,6 +179,8 @@ void RunConfig::check() const {
     require(train.global_batch % train.micro_batch == 0, "train.micro_batch", train.micro_batch,
             fmt::format("must divide train.global_batch = {}", train.global_batch));
   require(train.lr > 0, "train.lr", train.lr, "must be > 0");
+  require(model.init_std > 0 || !model.init.empty(), "model.init_std", model.init_std,
+          "must be > 0, because weights that are all 0 get no gradient");
   require(run.check_replicas_every >= 0, "run.check_replicas_every", run.check_replicas_every,
           "must be >= 0 (0: never)");
   require(run.check_products_every >= 0, "run.check_products_every", run.check_products_every,
@@ -190,13 +192,13 @@ void RunConfig::check() const {
   require_fraction(train.beta2, "train.beta2");
   require_fraction(train.momentum, "train.momentum");
   require(train.eps > 0, "train.eps", train.eps, "must be > 0");
-  require(train.weight_decay >= 0, "train.weight_decay", train.weight_decay, "must be >= 0 (0: none)");
+  require(train.weight_decay >= 0, "train.weight_decay", train.weight_decay, "must be >= 0 (0: no weight decay)");
   require(train.lr_floor >= 0 && train.lr_floor <= 1, "train.lr_floor", train.lr_floor,
           "must be 0 to 1, a fraction of train.lr");
   require(train.decay_steps >= 0, "train.decay_steps", train.decay_steps, "must be >= 0 (0: a tenth of the run)");
   require(train.max_minutes >= 0, "train.max_minutes", train.max_minutes, "must be >= 0 (0: no limit)");
-  require(train.clip >= 0, "train.clip", train.clip, "must be >= 0 (0: none)");
-  require(train.warmup >= 0, "train.warmup", train.warmup, "must be >= 0 (0: none)");
+  require(train.clip >= 0, "train.clip", train.clip, "must be >= 0 (0: no clipping)");
+  require(train.warmup >= 0, "train.warmup", train.warmup, "must be >= 0 (0: no warm-up)");
   require(train.eval_every >= 0, "train.eval_every", train.eval_every, "must be >= 0 (0: only at the end)");
   require(train.eval_batches >= 1 && train.eval_batches <= 1'000'000'000, "train.eval_batches", train.eval_batches,
           "must be 1 to 1000000000");
@@ -219,14 +221,15 @@ void RunConfig::check() const {
 
 namespace {
 
-bool goes_apart(const SyncSection& sync) {
+bool uses_divergent_replicas(const SyncSection& sync) {
   return sync.method == "gossip" || sync.method == "local" || sync.method == "diloco";
 }
 
-// Which layouts are worth offering: the checks below refuse the others.
+// True if sync.method can run with this layout; used to suggest layouts. The checks in check_world reject other
+// layouts.
 bool sync_takes(const SyncSection& sync, const parallel::MeshShape& mesh) {
   if (sync.method == "ps" || sync.compress != "none" || sync.update_early) return mesh.size() == mesh.dp;
-  return !goes_apart(sync) || (mesh.cp == 1 && mesh.ep == 1);
+  return !uses_divergent_replicas(sync) || (mesh.cp == 1 && mesh.ep == 1);
 }
 
 }  // namespace
@@ -249,7 +252,8 @@ void RunConfig::check_world(int world) const {
           "must be > 0, like sync.first_bucket_mb");
   static constexpr Named<int> kBuckets[] = {{"fixed", 0}, {"observed", 1}, {"cycle", 2}};
   find_row("sync.buckets", kBuckets, sync.buckets);
-  require(sync.fusion_mb > 0 && sync.cycle_ms > 0, "sync.fusion_mb", sync.fusion_mb, "must be > 0, like sync.cycle_ms");
+  require(sync.fusion_mb > 0, "sync.fusion_mb", sync.fusion_mb, "must be > 0");
+  require(sync.cycle_ms > 0, "sync.cycle_ms", sync.cycle_ms, "must be > 0");
   require(sync.prefetch >= (sync.offload_params == "none" ? 0 : -1), "sync.prefetch", sync.prefetch,
           "must be >= 0; -1 (measured) needs sync.offload_params = \"host\" or \"file\"");
   require(sync.group >= 0 && (sync.group == 0 || dp % sync.group == 0), "sync.group", sync.group,
@@ -262,10 +266,10 @@ void RunConfig::check_world(int world) const {
   require(sync.offload_params == "none" || (sync.method == "zero3" && sync.offload != "none"), "sync.offload_params",
           sync.offload_params,
           fmt::format("needs sync.method = \"zero3\" and sync.offload = \"host\" or \"file\"; "
-                      "got {} and {}",
+                      "got sync.method = {}, sync.offload = {}",
                       sync.method, sync.offload));
   require(sync.offload_params == "none" || sync.quantise == "none", "sync.offload_params", sync.offload_params,
-          "excludes sync.quantise: ZeRO++ gathers weights from the device. Remove one");
+          "cannot be combined with sync.quantise, because ZeRO++ gathers weights from the device. Remove one of them");
   require(!sync.direct_access || (sync.offload_params != "none" && dp == 1), "sync.direct_access", sync.direct_access,
           "needs one replica and sync.offload_params = \"host\" or \"file\"");
   require(sync.delay_update >= 0, "sync.delay_update", sync.delay_update, "must be >= 0 steps (0: never)");
@@ -277,7 +281,7 @@ void RunConfig::check_world(int world) const {
     halves(storage_type(train.precision) == DType::bf16, "needs train.precision = \"bf16\"");
     halves(train.optimizer != "sgd", "needs train.optimizer = \"adamw\" or \"adam\"");
     halves(sync.offload == "none" || sync.update_early,
-           "needs sync.update_early = true where master weights are offloaded");
+           "needs sync.update_early = true if master weights are offloaded");
     halves(sync.offload != "none" ||
                ((sync.method == "allreduce" || sync.method.starts_with("zero")) && sync.compress == "none"),
            "needs sync.method = \"allreduce\" or zero1 to zero3, and no sync.compress: other methods read the master "
@@ -288,33 +292,43 @@ void RunConfig::check_world(int world) const {
       require(fits, key, value, fmt::format("{} with sync.update_early", why));
     };
     early(sync.method == "zero3" && sync.offload != "none", "sync.method", sync.method,
-          "must be zero3, with sync.offload = \"host\" or \"file\",");
+          "must be zero3 (with sync.offload = \"host\" or \"file\")");
     early(sync.offload_params != "file", "sync.offload_params", sync.offload_params, "must be none or host");
     early(train.clip == 0, "train.clip", train.clip, "must be 0 (gradients are applied before their norm is known)");
     early(train.precision != "fp16", "train.precision", train.precision,
-          "must be bf16 or fp32 (a step cannot be skipped once updates began)");
+          "must be bf16 or fp32 (a step cannot be skipped after its first update)");
     early(sync.delay_update == 0, "sync.delay_update", sync.delay_update, "must be 0");
     early(sync.quantise == "none", "sync.quantise", sync.quantise, "must be none");
-    early(layout.mesh.size() == layout.mesh.dp, "parallel.dp", layout.mesh.dp, "must be all ranks (no tp, pp, cp, ep)");
+    early(layout.mesh.size() == layout.mesh.dp, "parallel.dp", layout.mesh.dp,
+          "must be the number of ranks (tp, pp, cp and ep = 1)");
     early(sync.accumulate == "local" || train.micro_batch == 0 || train.micro_batch * dp == train.global_batch,
-          "train.micro_batch", train.micro_batch, "must be one micro-batch, or sync.accumulate = \"local\",");
+          "train.micro_batch", train.micro_batch,
+          "must be 0 (one micro-batch per step), unless sync.accumulate = \"local\",");
   }
   require(sync.offload_tile >= 1024, "sync.offload_tile", sync.offload_tile, "must be >= 1024 elements");
   require(sync.quantise_block >= 1, "sync.quantise_block", sync.quantise_block, "must be >= 1 element");
   require(sync.quantise_grad_block >= 1, "sync.quantise_grad_block", sync.quantise_grad_block, "must be >= 1 element");
   require(run.device_memory_mb >= 0, "run.device_memory_mb", run.device_memory_mb, "must be >= 0 (0: no limit)");
   require(comm.nodes >= 0 && (comm.nodes == 0 || world % comm.nodes == 0), "comm.nodes", comm.nodes,
-          fmt::format("must be 0 (the real hosts) or a divisor of the {} ranks", world));
-  const bool apart = goes_apart(sync);
-  require(!apart || (layout.mesh.cp == 1 && layout.mesh.ep == 1), "sync.method", sync.method,
+          fmt::format("must be 0 (detected) or a divisor of the {} ranks", world));
+  const bool divergent = uses_divergent_replicas(sync);
+  require(!divergent || (layout.mesh.cp == 1 && layout.mesh.ep == 1), "sync.method", sync.method,
           "needs parallel.cp = 1 and parallel.ep = 1: divergent replicas hold whole sequences and all experts");
-  require(!apart || sync.offload == "none", "sync.offload", sync.offload,
+  require(!divergent || sync.offload == "none", "sync.offload", sync.offload,
           "must be none with gossip, local and diloco: divergent replicas keep optimizer state with the weights");
   require(sync.consensus_every >= 0, "sync.consensus_every", sync.consensus_every, "must be >= 0 steps (0: never)");
   require(sync.method != "ps" || layout.mesh.size() == layout.mesh.dp, "sync.method", sync.method,
           "needs parallel.tp, pp, cp and ep = 1: each worker holds the whole model");
   require(sync.method != "ps" || sync.offload == "none", "sync.offload", sync.offload,
           "must be none with ps: servers hold the optimizer state");
+  const sync::PsOptions& ps = sync.ps;
+  const bool arrival_order = sync.method == "ps" && dp > 1 && ps.replay.empty() &&
+                             (ps.mode == "async" || (ps.mode == "ssp" && ps.staleness > 0));
+  require(
+      !run.deterministic || !arrival_order, "run.deterministic", run.deterministic,
+      fmt::format("cannot be combined with sync.ps_mode = {}, because servers apply pushes in the order of arrival. "
+                  "Set sync.ps_mode = \"sync\", or set sync.replay to a recorded order",
+                  ps.mode));
   sync::check_compression(sync_options(*this));
   require(sync.compress == "none" || train.precision != "fp16", "train.precision", train.precision,
           "must not be fp16 with sync.compress: a changing loss scale would rescale the error feedback. Use bf16");
