@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "esp/base/error.h"
-#include "esp/net/held_port.h"
+#include "esp/net/reserved_port.h"
 
 namespace esp::launch {
 namespace {
@@ -32,18 +32,18 @@ class AgentTest : public testing::Test {
     options.per_node = per_node;
     options.command = {"/bin/bash", "-c", script};
     options.environment["FOLDER"] = folder_;
-    options.patience = std::chrono::milliseconds(50);
+    options.stop_timeout = std::chrono::milliseconds(50);
     return options;
   }
   std::string read(const std::string& name) const {
     std::ifstream file(folder_ + "/" + name);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  // One agent per host, all on this machine.
+  // Runs one agent per host, with all hosts on this machine.
   std::vector<std::string> run_hosts(AgentOptions options, int num_nodes) const {
     options.num_nodes = num_nodes;
     options.secret = net::Secret(std::string(32, 's'));
-    const net::HeldPort held;
+    const net::ReservedPort held;
     options.endpoint = fmt::format("127.0.0.1:{}", held.number());
     std::vector<std::string> said(static_cast<size_t>(num_nodes));
     std::vector<std::thread> hosts;
@@ -63,7 +63,7 @@ class AgentTest : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(AgentTest, StartsAgainUntilAllEndWell) {
+TEST_F(AgentTest, RestartsUntilAllRanksSucceed) {
   // Rank 1 fails in the first two rounds.
   AgentOptions options = shell(
       "echo $TORCHELASTIC_RESTART_COUNT >> $FOLDER/rounds-$RANK;"
@@ -75,13 +75,13 @@ TEST_F(AgentTest, StartsAgainUntilAllEndWell) {
   EXPECT_EQ(read("rounds-1"), "0\n1\n2\n");
 }
 
-TEST_F(AgentTest, GivesUpAfterTheLastRestart) {
+TEST_F(AgentTest, FailsAfterTheLastRestart) {
   AgentOptions options = shell("echo x >> $FOLDER/starts-$RANK; kill -9 $$", 1);
   options.max_restarts = 1;
   testing::internal::CaptureStderr();
   try {
     run_agent(options);
-    ADD_FAILURE() << "a job whose ranks are killed cannot end well";
+    ADD_FAILURE() << "run_agent returned although every rank was killed";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), ExitCode::comm);
     EXPECT_THAT(error.what(), HasSubstr("rank 0 killed (SIGKILL)"));
@@ -90,7 +90,7 @@ TEST_F(AgentTest, GivesUpAfterTheLastRestart) {
   EXPECT_EQ(read("starts-0"), "x\nx\n");
 }
 
-TEST_F(AgentTest, DoesNotRepeatWhatWouldFailAgain) {
+TEST_F(AgentTest, DoesNotRestartAfterAPermanentFailure) {
   AgentOptions options = shell("echo x >> $FOLDER/starts; exit 2", 1);
   options.max_restarts = 5;
   EXPECT_THROW(run_agent(options), Error);
@@ -102,44 +102,45 @@ TEST_F(AgentTest, DoesNotRepeatWhatWouldFailAgain) {
   EXPECT_FALSE(worth_restarting(127));
 }
 
-TEST_F(AgentTest, EndsWithTheCauseWhenRestartsMakeNoStep) {
+TEST_F(AgentTest, ReportsRootCauseWhenRestartsMakeNoProgress) {
   AgentOptions options = shell("echo x >> $FOLDER/starts-$RANK; echo why >&2; exit 3", 1);
   options.max_restarts = 1000;
   options.highest_step = [] { return 7; };
   int restarting = 0;
-  options.restarting = [&restarting] { ++restarting; };
+  options.on_restart = [&restarting] { ++restarting; };
   testing::internal::CaptureStderr();
   try {
     run_agent(options);
-    ADD_FAILURE() << "a job whose ranks fail cannot end well";
+    ADD_FAILURE() << "run_agent returned although every start failed";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), ExitCode::comm);
     EXPECT_THAT(error.what(), HasSubstr("rank 0 exited with code 3"));
-    EXPECT_THAT(error.what(), HasSubstr("3 restarts in a row made no step beyond step 7"));
+    EXPECT_THAT(error.what(), HasSubstr("3 consecutive restarts made no progress beyond step 7"));
   }
   testing::internal::GetCapturedStderr();
   EXPECT_EQ(read("starts-0"), "x\nx\nx\nx\n");
   EXPECT_EQ(restarting, 3);
 }
 
-TEST_F(AgentTest, GoesOnWhileRestartsMakeSteps) {
+TEST_F(AgentTest, KeepsRestartingWhileTrainingMakesProgress) {
   AgentOptions options = shell("echo x >> $FOLDER/starts; [ $(grep -c x $FOLDER/starts) = 7 ] && exit 0; exit 3", 1);
   options.max_restarts = 1000;
-  options.highest_step = [this] { return static_cast<int64_t>(read("starts").size() / 6); };  // one in three
+  // every third start counts as one step: each start appends 2 bytes to the file
+  options.highest_step = [this] { return static_cast<int64_t>(read("starts").size() / 6); };
   testing::internal::CaptureStderr();
   EXPECT_EQ(run_agent(options), 0);
   testing::internal::GetCapturedStderr();
 }
 
-TEST_F(AgentTest, EndsOnAllHostsWhenRestartsMakeNoStep) {
+TEST_F(AgentTest, EndsJobOnAllHostsWhenRestartsMakeNoProgress) {
   AgentOptions options = shell("echo x >> $FOLDER/starts-$RANK; exit 3", 1);
   options.max_restarts = 1000;
   options.highest_step = [] { return 7; };
-  for (const std::string& said : run_hosts(options, 2)) EXPECT_THAT(said, HasSubstr("no step beyond step 7"));
+  for (const std::string& said : run_hosts(options, 2)) EXPECT_THAT(said, HasSubstr("no progress beyond step 7"));
   EXPECT_EQ(read("starts-0"), "x\nx\nx\nx\n");
 }
 
-TEST_F(AgentTest, NumbersTheRanksOfAllHosts) {
+TEST_F(AgentTest, NumbersRanksAcrossHosts) {
   const auto said = run_hosts(
       shell("echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK > $FOLDER/who-$RANK; exit 0"), 3);
   EXPECT_EQ(said, (std::vector<std::string>{"0", "0", "0"}));
@@ -147,9 +148,9 @@ TEST_F(AgentTest, NumbersTheRanksOfAllHosts) {
     EXPECT_EQ(read(fmt::format("who-{}", rank)), fmt::format("{}/6 {}/2 {}\n", rank, rank % 2, rank / 2));
 }
 
-TEST_F(AgentTest, AFailureOnOneHostEndsAndRestartsAll) {
-  // Rank 3 fails in the first round, once all have begun, while the others would sleep on: they are ended, and the
-  // second round goes well.
+TEST_F(AgentTest, FailureOnOneHostRestartsAllHosts) {
+  // In the first round rank 3 fails after all ranks have started, while the other ranks sleep. The agents end the
+  // sleeping ranks, and the second round succeeds.
   AgentOptions options = shell(
       "echo $TORCHELASTIC_RESTART_COUNT >> $FOLDER/rounds-$RANK; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0;"
       "[ $RANK = 3 ] || exec sleep 100;"
@@ -161,7 +162,7 @@ TEST_F(AgentTest, AFailureOnOneHostEndsAndRestartsAll) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(read(fmt::format("rounds-{}", rank)), "0\n1\n");
 }
 
-TEST_F(AgentTest, SaysWhatSeveralHostsNeed) {
+TEST_F(AgentTest, RefusesSeveralHostsWithoutEndpointOrSecret) {
   AgentOptions options = shell("true");
   options.num_nodes = 2;
   auto words = [&] {
@@ -176,13 +177,13 @@ TEST_F(AgentTest, SaysWhatSeveralHostsNeed) {
   options.endpoint = "127.0.0.1:1";
   EXPECT_THAT(words(), HasSubstr("--secret-file"));
   options.node_rank = 2;
-  EXPECT_THAT(words(), HasSubstr("numbered 0 to 1"));
+  EXPECT_THAT(words(), HasSubstr("expected 0 to 1"));
 }
 
-TEST(CauseOf, ASignalTellsMoreThanALostPeer) {
-  const std::vector<RoundEnd> ends = {{0, 3, {}}, {1, 137, {}}, {2, 1, {}}};
-  EXPECT_EQ(cause_of(ends).node, 1);
-  EXPECT_EQ(cause_of({{0, 0, {}}, {1, 75, {}}}).exit_code, 75);
+TEST(RootCause, PrefersDeathBySignalToLostPeer) {
+  const std::vector<RoundResult> ends = {{0, 3, {}}, {1, 137, {}}, {2, 1, {}}};
+  EXPECT_EQ(root_cause(ends).node, 1);
+  EXPECT_EQ(root_cause({{0, 0, {}}, {1, 75, {}}}).exit_code, 75);
 }
 
 }  // namespace

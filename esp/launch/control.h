@@ -1,9 +1,13 @@
-// The line between a launcher and one rank beside its output: how survivors of a failure hear where the next round is.
+// Control channel between a launcher and one rank. After a rank failure the launcher uses it to send the rendezvous of
+// the next round to the surviving ranks.
 //
-// A rank that lost a peer closes its communicators and says `waiting`; one started in a dead rank's place says `ready`
-// when it is about to join. When the launcher has heard from all, it tells those that wait where to meet, and all say
-// `formed` once they have a communicator again. A launcher that will not go on says so, and the rank ends with its own
-// error. Messages are whole (a socket pair of packets); the launcher's end closes with the launcher. One thread.
+// A rank that lost a peer closes its communicators and sends `waiting`. A rank started as a replacement sends `ready`
+// when it is about to join. When all ranks have reported, the launcher sends the next round to the waiting ranks. Every
+// rank sends `formed` once it has a communicator again. If the launcher gives up, it sends a NextRound with proceed =
+// false, and the rank ends with its own error.
+//
+// Transport: a SOCK_SEQPACKET socket pair, which keeps message boundaries. The rank reads end of file when the launcher
+// dies. Used by one thread.
 #pragma once
 
 #include <optional>
@@ -16,41 +20,42 @@
 
 namespace esp::launch {
 
-// Where the ranks of a round meet, as the launcher tells it. `go_on` false: there is no next round.
+// Sent by the launcher: the rendezvous of the next round. With proceed = false there is no next round.
 struct NextRound {
-  bool go_on = true;
+  bool proceed = true;
   int round = 0;
   std::string job, store;
 };
-std::string text_of(const NextRound& next);
-NextRound next_round_of(const std::string& text);  // IoError
+std::string encode(const NextRound& next);
+NextRound parse_next_round(const std::string& text);  // throws IoError
 
-// What the launcher's word means to a rank of `round`: there is no next one, come, or it is of a round already seen.
-enum class Meaning { end, come, old };
-Meaning meaning_of(const NextRound& next, int round);
+// How a rank that is in `round` reacts to a NextRound message: it stops (there is no next round), joins the round, or
+// ignores the message (it is about an earlier round).
+enum class NextRoundAction { stop, join, ignore };
+NextRoundAction next_round_action(const NextRound& next, int round);
 
-// What a rank says, with the round it is in (waiting, resumed) or comes to (ready, formed). `text` of `resumed`: from
-// what, for a person.
-struct Word {
+// A message from a rank. `round` is the rank's current round (in `waiting` and `resumed`) or the round it joins (in
+// `ready` and `formed`). `text` is set only in `resumed`: a log line such as "resumed at step 7 from snapshot".
+struct RankMessage {
   enum class Kind { waiting, ready, formed, resumed } kind = Kind::waiting;
   int round = 0;
   std::string text = {};
 };
-std::string text_of(const Word& word);
-std::optional<Word> word_of(const std::string& text);
+std::string encode(const RankMessage& message);
+std::optional<RankMessage> parse_rank_message(const std::string& text);
 
-class Control {
+class ControlChannel {
  public:
-  // The rank's end, from ESPALIER_CONTROL_FD; null where the launcher offers none. UsageError when the descriptor is
-  // not open.
-  static std::optional<Control> from(const Environment& environment);
-  explicit Control(int fd, int round) : line_(fd), round_(round) {}
+  // Opens the rank's end of the channel, whose descriptor is in ESPALIER_CONTROL_FD. Empty if the variable is not set.
+  // UsageError if the descriptor is not open.
+  static std::optional<ControlChannel> from(const Environment& environment);
+  explicit ControlChannel(int fd, int round) : line_(fd), round_(round) {}
 
   int round() const { return round_; }
-  void say(Word::Kind kind, const std::string& text = "");
-  // Says `waiting` and waits to be told; nothing at the deadline, or when the launcher will not go on. Moves on to the
-  // round it returns.
-  std::optional<NextRound> await(Deadline deadline);
+  void send(RankMessage::Kind kind, const std::string& text = "");
+  // Sends `waiting` and waits for the next round. Returns empty if the deadline passes or the launcher gives up.
+  // Otherwise round() is then the returned round.
+  std::optional<NextRound> await_next_round(Deadline deadline);
 
  private:
   net::Socket line_;

@@ -1,12 +1,13 @@
-// A job whose hosts may come and go between a least and a most number, epoch by epoch (lobby.h).
+// Elastic launch: a job whose number of hosts may change between a minimum and a maximum. The hosts change only between
+// epochs (elastic_rendezvous.h).
 #pragma once
 
 #include "esp/launch/agent.h"
 
 namespace esp::launch {
 
-// This host's part of it, to its end. The exit code of the job. CommError when the first host is gone, or too few are
-// left.
+// Runs the job on this host until the job ends. Returns the exit code of the job. CommError if host 0 is lost or fewer
+// than min_nodes hosts remain.
 int run_elastic(const AgentOptions& options);
 
 }  // namespace esp::launch

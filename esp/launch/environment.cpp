@@ -17,7 +17,8 @@ namespace {
 
 using Names = std::vector<std::string_view>;
 
-// A row is there when one of `signs` is set; then all of `required` must be.
+// The environment variables of one launcher. The row applies if at least one variable of `signs` is set. Then every
+// variable of `required` must be set.
 struct Row {
   std::string_view name;
   Names signs, required, optional;
@@ -34,7 +35,7 @@ int number(const Environment& environment, std::string_view name, int least) {
   int value = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least)
-    throw UsageError(fmt::format("{} is \"{}\"; a whole number of at least {} is needed", name, text, least));
+    throw UsageError(fmt::format("{}: got \"{}\"; expected an integer >= {}", name, text, least));
   return value;
 }
 
@@ -42,7 +43,7 @@ int number_or(const Environment& environment, std::string_view name, int least, 
   return find(environment, name) ? number(environment, name, least) : otherwise;
 }
 
-// The address is one pair: half of it is as good as none, and refused.
+// Reads MASTER_ADDR and MASTER_PORT. UsageError if only one of them is set.
 void read_master(const Environment& environment, Placement& place) {
   const std::string* address = find(environment, "MASTER_ADDR");
   const std::string* port = find(environment, "MASTER_PORT");
@@ -52,7 +53,7 @@ void read_master(const Environment& environment, Placement& place) {
                                  address ? "MASTER_ADDR" : "MASTER_PORT", address ? "MASTER_PORT" : "MASTER_ADDR"));
   place.master_address = *address;
   place.master_port = number(environment, "MASTER_PORT", 1);
-  if (place.master_port > 65535) throw UsageError(fmt::format("MASTER_PORT is {}; the largest port is 65535", *port));
+  if (place.master_port > 65535) throw UsageError(fmt::format("MASTER_PORT: got {}; expected at most 65535", *port));
 }
 
 void read_local(const Environment& environment, std::string_view rank, std::string_view size, Placement& place) {
@@ -72,8 +73,9 @@ Placement read_torchrun(const Environment& environment) {
   return place;
 }
 
-// "2(x3),1" says 2, 2, 2, 1 tasks on nodes 0 to 3.
+// Number of tasks on a node, from a list in Slurm's form: "2(x3),1" means 2, 2, 2, 1 tasks on nodes 0 to 3.
 int tasks_on_node(std::string_view list, int node) {
+  const std::string_view given = list;
   int64_t seen = 0;
   while (!list.empty()) {
     size_t comma = std::min(list.find(','), list.size());
@@ -88,17 +90,19 @@ int tasks_on_node(std::string_view list, int node) {
     seen += times;
     if (node < seen) return tasks;
   }
-  throw UsageError("SLURM_TASKS_PER_NODE does not say how many tasks this node has");
+  throw UsageError(
+      fmt::format("SLURM_TASKS_PER_NODE: got \"{}\", which has no task count for node {}; expected one count per node",
+                  given, node));
 }
 
-// Every task computes the same port from the step's identity, so nobody has to be told it.
+// A port derived from the job and step id. Every task computes the same port, so the tasks need not exchange it.
 int slurm_port(const Environment& environment) {
   uint32_t hash = 2166136261u;
   for (std::string_view name : {"SLURM_JOB_ID", "SLURM_STEP_ID"}) {
     for (char c : *find(environment, name)) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
     hash = (hash ^ '.') * 16777619u;
   }
-  return 20000 + static_cast<int>(hash % 10000);  // below the range from which Linux hands out ports by itself
+  return 20000 + static_cast<int>(hash % 10000);  // stays below Linux's ephemeral ports (32768 and up)
 }
 
 Placement read_slurm(const Environment& environment) {
@@ -109,7 +113,7 @@ Placement read_slurm(const Environment& environment) {
   read_master(environment, place);
   if (place.master_address.empty()) {
     std::vector<std::string> hosts = expand_hosts(*find(environment, "SLURM_STEP_NODELIST"));
-    if (hosts.empty()) throw UsageError("SLURM_STEP_NODELIST names no host");
+    if (hosts.empty()) throw UsageError("SLURM_STEP_NODELIST: got no host; expected at least one");
     place.master_address = hosts.front();
     place.master_port = slurm_port(environment);
   }
@@ -158,20 +162,25 @@ std::optional<Placement> read_row(const Row& row, const Environment& environment
   if (sign.empty()) return std::nullopt;
   for (std::string_view name : row.required)
     if (!find(environment, name))
-      throw UsageError(fmt::format("{} is set, as {} does, but {} is missing; start through {}, or clear {}", sign,
-                                   row.name, name, row.name, sign));
+      throw UsageError(
+          fmt::format("{} is set, so {} seems to have started this process, but {} is not set. Start with {}, or unset "
+                      "{}",
+                      sign, row.name, name, row.name, sign));
   Placement place = row.read(environment);
   if (place.rank >= place.size)
     throw UsageError(
-        fmt::format("{} gives rank {} of {}; ranks go from 0 to {}", row.name, place.rank, place.size, place.size - 1));
+        fmt::format("{}: got rank {} of {} ranks; expected 0 to {}", row.name, place.rank, place.size, place.size - 1));
   if (place.local_rank >= place.local_size || place.local_size > place.size)
-    throw UsageError(fmt::format("{} gives local rank {} of {} in a job of {}", row.name, place.local_rank,
-                                 place.local_size, place.size));
+    throw UsageError(
+        fmt::format("{}: got local rank {} of {} local ranks in a job of {}; expected a local rank below the number of "
+                    "local ranks, and no more local ranks than ranks",
+                    row.name, place.local_rank, place.local_size, place.size));
   return place;
 }
 
-// torchrun started once per node by Slurm is no contradiction: its group rank is Slurm's task.
-bool nested(const Environment& environment, const Placement& inner, const Placement& outer) {
+// True if Slurm started torchrun once per node: torchrun's group rank is then Slurm's task id. This is not a
+// contradiction.
+bool is_nested(const Environment& environment, const Placement& inner, const Placement& outer) {
   return inner.launcher == "torchrun" && outer.launcher == "slurm" && find(environment, "GROUP_RANK") &&
          number(environment, "GROUP_RANK", 0) == outer.rank && inner.size % outer.size == 0;
 }
@@ -185,10 +194,11 @@ Placement read_environment(const Environment& environment) {
     if (!place) continue;
     if (!chosen) {
       chosen = place;
-    } else if ((chosen->rank != place->rank || chosen->size != place->size) && !nested(environment, *chosen, *place)) {
+    } else if ((chosen->rank != place->rank || chosen->size != place->size) &&
+               !is_nested(environment, *chosen, *place)) {
       throw UsageError(
           fmt::format("the environment contradicts itself: {} says rank {} of {}, {} says rank {} of {}; "
-                      "clear the variables of the one that did not start this process",
+                      "clear the variables of the launcher that did not start this process",
                       chosen->launcher, chosen->rank, chosen->size, place->launcher, place->rank, place->size));
     }
   }

@@ -1,8 +1,10 @@
-// Who am I? Reads rank, size and meeting place from the variables a launcher leaves in the environment.
+// Reads rank, world size and rendezvous address from the environment variables of a launcher (torchrun, Slurm, Open
+// MPI, MPICH).
 //
-// One table row per launcher; the first row that is there wins. A row that is half there is refused by naming what is
-// missing, and two rows that tell different stories are refused: a job that starts as N jobs of one is worse than none.
-// A pure function of the map it is given; `apps` hands it the process environment.
+// A table has one row per launcher; the first row that applies is used. If a row's variables are incomplete, the error
+// names the missing ones. Two rows that contradict each other are an error too, because otherwise a job of N ranks
+// would silently run as N jobs of one rank. Pure function of the given variables; `apps` passes the process
+// environment.
 #pragma once
 
 #include <map>
@@ -15,23 +17,23 @@ namespace esp::launch {
 using Environment = std::map<std::string, std::string>;
 
 struct Placement {
-  std::string launcher;  // the row used: torchrun, slurm, openmpi, mpich, none
+  std::string launcher;  // the launcher that was detected: torchrun, slurm, openmpi, mpich or none
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;
-  std::string master_address;  // empty: the launcher names none (Open MPI, MPICH without MASTER_ADDR)
+  std::string master_address;  // empty if the launcher does not set it (Open MPI and MPICH without MASTER_ADDR)
   int master_port = 0;
 };
 
-// Throws UsageError.
+// UsageError if the variables are incomplete, invalid or contradictory.
 Placement read_environment(const Environment& environment);
 
-// The variables of every row, so that a launcher can clear what it inherited before it sets its own.
+// The variables of all rows. A launcher removes them from the inherited environment before it sets its own.
 std::vector<std::string_view> placement_variables();
 
-// "node[01-03,7],gpu1" is node01 node02 node03 node7 gpu1.
+// Expands a Slurm host list: "node[01-03,7],gpu1" becomes node01 node02 node03 node7 gpu1.
 std::vector<std::string> expand_hosts(std::string_view list);
 
-// This process's environment.
+// The environment variables of this process.
 Environment process_environment();
 
 }  // namespace esp::launch

@@ -1,5 +1,5 @@
-// What launchers leave in the environment, from any bytes: refused with words, or a place in a job that can be. Lines
-// of NAME=value; a name may be cut short to the number of one that is known.
+// Calls read_environment with arbitrary bytes. It must throw an error with a message or return a valid placement.
+// Input: lines of NAME=value; a name may be abbreviated to the index of a known variable.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -49,7 +49,7 @@ Environment joined(Environment environment, const Environment& more) {
   return environment;
 }
 
-TEST(Environment, NothingSetIsAWorldOfOne) {
+TEST(Environment, TreatsEmptyEnvironmentAsOneRank) {
   Placement place = read_environment({{"PATH", "/bin"}});
   EXPECT_EQ(place.launcher, "none");
   EXPECT_EQ(place.size, 1);
@@ -66,13 +66,13 @@ TEST(Environment, ReadsTorchrun) {
   EXPECT_EQ(place.master_port, 29500);
 }
 
-TEST(Environment, ReadsAPyTorchJobWithoutLocalRanks) {
+TEST(Environment, ReadsPyTorchJobWithoutLocalRanks) {
   Placement place = read_environment(without(without(kTorchrun, "LOCAL_RANK"), "LOCAL_WORLD_SIZE"));
   EXPECT_EQ(place.local_rank, 0);
   EXPECT_EQ(place.local_size, 1);
 }
 
-TEST(Environment, ReadsSlurmAndDerivesTheMeetingPlace) {
+TEST(Environment, ReadsSlurmAndDerivesTheEndpoint) {
   Placement place = read_environment(kSlurm);
   EXPECT_EQ(place.launcher, "slurm");
   EXPECT_EQ(place.rank, 3);
@@ -97,24 +97,24 @@ TEST(Environment, ReadsOpenMpiAndMpich) {
   EXPECT_EQ(place.master_address, "::1");
 }
 
-TEST(Environment, EveryMissingRequiredVariableIsNamed) {
+TEST(Environment, NamesEveryMissingVariable) {
   for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
     EXPECT_THAT(refusal(without(kTorchrun, name)), HasSubstr(name));
   for (const char* name : {"SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE", "SLURM_STEP_NODELIST",
                            "SLURM_JOB_ID", "SLURM_STEP_ID"})
-    EXPECT_THAT(refusal(without(kSlurm, name)), HasSubstr(std::string(name) + " is missing"));
+    EXPECT_THAT(refusal(without(kSlurm, name)), HasSubstr(std::string(name) + " is not set"));
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"})
     EXPECT_THAT(refusal(without(kOpenMpi, name)), HasSubstr(name));
-  EXPECT_THAT(refusal({{"PMI_RANK", "0"}}), HasSubstr("PMI_SIZE is missing"));
+  EXPECT_THAT(refusal({{"PMI_RANK", "0"}}), HasSubstr("PMI_SIZE is not set"));
 }
 
-TEST(Environment, DisagreementIsRefusedNamingBoth) {
+TEST(Environment, NamesLaunchersThatContradictEachOther) {
   EXPECT_THAT(refusal(joined(kTorchrun, kOpenMpi)),
               testing::AllOf(HasSubstr("torchrun says rank 3 of 8"), HasSubstr("openmpi says rank 1 of 4")));
   EXPECT_THAT(refusal(joined(kTorchrun, kSlurm)), HasSubstr("contradicts"));
 }
 
-TEST(Environment, AgreeingRowsAndTorchrunInsideSlurmAreAccepted) {
+TEST(Environment, AcceptsConsistentLaunchersAndTorchrunInsideSlurm) {
   Environment both = joined(kOpenMpi, {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}});
   EXPECT_EQ(read_environment(both).launcher, "torchrun");
   Environment inside = joined(kTorchrun, {{"GROUP_RANK", "1"},
@@ -129,8 +129,8 @@ TEST(Environment, AgreeingRowsAndTorchrunInsideSlurmAreAccepted) {
   EXPECT_EQ(read_environment(inside).launcher, "torchrun");
 }
 
-TEST(Environment, NonsenseIsRefused) {
-  EXPECT_THAT(refusal(joined(kTorchrun, {{"RANK", "three"}})), HasSubstr("RANK is \"three\""));
+TEST(Environment, RefusesInvalidValues) {
+  EXPECT_THAT(refusal(joined(kTorchrun, {{"RANK", "three"}})), HasSubstr("RANK: got \"three\""));
   EXPECT_THAT(refusal(joined(kTorchrun, {{"RANK", "8"}})), HasSubstr("rank 8 of 8"));
   EXPECT_THAT(refusal(joined(kTorchrun, {{"RANK", "-1"}})), HasSubstr("RANK"));
   EXPECT_THAT(refusal(joined(kTorchrun, {{"MASTER_PORT", "70000"}})), HasSubstr("65535"));
@@ -139,7 +139,7 @@ TEST(Environment, NonsenseIsRefused) {
     EXPECT_THAT(refusal(joined(kSlurm, {{"SLURM_TASKS_PER_NODE", tasks}})), HasSubstr("SLURM_TASKS_PER_NODE"));
 }
 
-TEST(Hosts, BracketsExpand) {
+TEST(ExpandHosts, ExpandsBrackets) {
   EXPECT_THAT(expand_hosts("node[01-03,7],gpu1"), ElementsAre("node01", "node02", "node03", "node7", "gpu1"));
   EXPECT_THAT(expand_hosts("a"), ElementsAre("a"));
   EXPECT_THAT(expand_hosts("a,b"), ElementsAre("a", "b"));

@@ -1,4 +1,5 @@
-// What launchers and ranks send each other, from any bytes: an IoError, or a message that reads back as it is written.
+// Parses launcher messages from arbitrary bytes. The parser throws an IoError, or the message stays equal after it is
+// encoded and parsed again.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -6,20 +7,21 @@
 #include "esp/base/check.h"
 #include "esp/base/error.h"
 #include "esp/launch/control.h"
-#include "esp/launch/lobby.h"
+#include "esp/launch/elastic_rendezvous.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace esp::launch;
   const std::string text(reinterpret_cast<const char*>(data), size);
-  if (const auto word = word_of(text)) ESP_CHECK(text_of(word_of(text_of(*word)).value()) == text_of(*word));
+  if (const auto word = parse_rank_message(text))
+    ESP_CHECK(encode(parse_rank_message(encode(*word)).value()) == encode(*word));
   try {
-    const std::string next = text_of(next_round_of(text));
-    ESP_CHECK(text_of(next_round_of(next)) == next);
+    const std::string next = encode(parse_next_round(text));
+    ESP_CHECK(encode(parse_next_round(next)) == next);
   } catch (const esp::IoError&) {
   }
   try {
-    const std::string epoch = text_of(epoch_of(text));
-    ESP_CHECK(text_of(epoch_of(epoch)) == epoch);
+    const std::string epoch = encode(parse_epoch(text));
+    ESP_CHECK(encode(parse_epoch(epoch)) == epoch);
   } catch (const esp::IoError&) {
   }
   return 0;

@@ -22,14 +22,14 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
-#include "esp/launch/merge.h"
+#include "esp/launch/line_merger.h"
 #include "esp/launch/secret.h"
 #include "esp/launch/spawn.h"
 
 namespace esp::launch {
 namespace {
 
-constexpr size_t kLastWordsBytes = 2000;
+constexpr size_t kStderrTailBytes = 2000;
 
 bool write_all(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -41,7 +41,7 @@ bool write_all(int fd, std::string_view text) {
   return true;
 }
 
-// The count in a file of lines "name value"; -1: there is none.
+// Reads the value of oom_kill in a cgroup file of "name value" lines; -1 if it is not there.
 long oom_kills_in(const std::string& path) {
   std::ifstream file(path);
   std::string name;
@@ -51,8 +51,8 @@ long oom_kills_in(const std::string& path) {
   return -1;
 }
 
-// Where the kernel counts the processes of our control group that it has killed for memory: version 2 or 1. In a
-// container the root of what is mounted may be that group.
+// Paths of the cgroup files (v2 and v1) in which Linux counts the OOM kills in this process's cgroup. In a container,
+// that cgroup may be the root of the mount.
 std::vector<std::string> oom_files() {
   std::vector<std::string> files;
   std::ifstream cgroups("/proc/self/cgroup");
@@ -71,15 +71,16 @@ std::vector<std::string> oom_files() {
   return files;
 }
 
-// How many processes of our control group the kernel has killed for memory, -1 when it does not say.
+// Number of processes in this cgroup that Linux has killed because memory ran out; -1: unknown.
 long out_of_memory_kills() {
   for (const std::string& path : oom_files())
     if (const long kills = oom_kills_in(path); kills >= 0) return kills;
   return -1;
 }
 
-// The likelier origin of a failure first: a signal, then an error of one's own, then «a peer was lost».
-int suspicion(const Failure& failure) {
+// The failure with the highest value is the most likely root cause: death by a signal (2), error exit (1), lost peer
+// (0).
+int failure_priority(const Failure& failure) {
   if (failure.exit_code > 128) return 2;
   return failure.exit_code == static_cast<int>(ExitCode::comm) ? 0 : 1;
 }
@@ -90,26 +91,26 @@ struct LocalJob::Impl {
   struct Rank {
     Child child;
     net::Socket control;
-    bool running = true, only_lost_peer = false;
-    std::string last_words;
+    bool running = true, lost_peer_only = false;
+    std::string stderr_tail;
   };
 
   LocalOptions options;
-  Environment base;  // of every rank
+  Environment base;  // environment variables common to all ranks
   pid_t group = 0;
   long kills_before = 0;
   net::Socket wake;
 
-  mutable std::mutex ranks_mutex;  // guards the ranks and their output; taken before `mutex`
+  mutable std::mutex ranks_mutex;  // guards `ranks` and their output; lock it before `mutex`
   std::vector<Rank> ranks;
   LineMerger out, err;
-  bool stdout_lost = false;  // it could not be written
+  bool stdout_lost = false;  // a write to stdout has failed
 
-  mutable std::mutex mutex;  // guards what follows
+  mutable std::mutex mutex;  // guards the members below
   std::condition_variable changed;
   std::optional<Failure> failure;
-  std::vector<Failure> failures;                   // not yet taken
-  std::vector<std::pair<int, std::string>> words;  // not yet taken
+  std::vector<Failure> failures;                      // failures that the next take_failures() returns
+  std::vector<std::pair<int, std::string>> messages;  // messages that the next take_messages() returns
   bool ended = false, requeue = false, done = false;
   std::atomic<bool> stop{false}, kill_now{false};
   std::thread thread;
@@ -125,17 +126,18 @@ struct LocalJob::Impl {
   void start();
   Rank spawn_rank(int rank, const Environment& changed);
   void run();
-  void rouse();
-  void send(int number);
-  void listen(Rank& rank, int index);
-  void listen_to_all();
+  void wake_thread();
+  void signal_all(int number);
+  void read_messages(Rank& rank, int index);
+  void read_all_messages();
   bool any_running() const;
   void forward(Rank& rank, int index, bool is_out, Clock::time_point now);
   void reap(Rank& rank, int index);
   void flush(bool all);
   void print(std::string_view text);
-  // Then a rank's own error is the news; that others missed it is none. Under `mutex`.
-  bool own_error() const { return !options.outlast && failure && suspicion(*failure) == 1; }
+  // True if the root cause is an error exit of one rank. Then only this error is printed; the lost-peer errors of the
+  // other ranks are dropped. The caller holds `mutex`.
+  bool has_own_error() const { return !options.keep_survivors && failure && failure_priority(*failure) == 1; }
 };
 
 void LocalJob::Impl::start() {
@@ -155,7 +157,7 @@ void LocalJob::Impl::start() {
     if (rank == 0) group = ranks[0].child.pid;
   }
   if (!ranks[0].child.pidfd)
-    write_all(2, "pidfd_open is refused here: the launcher asks every 20 ms whether ranks have ended\n");
+    write_all(2, "pidfd_open is not permitted: the launcher polls every 20 ms for ranks that have ended\n");
 }
 
 LocalJob::Impl::Rank LocalJob::Impl::spawn_rank(int rank, const Environment& changes) {
@@ -166,10 +168,10 @@ LocalJob::Impl::Rank LocalJob::Impl::spawn_rank(int rank, const Environment& cha
   const net::Socket secret(options.secret.bytes().empty() ? -1 : secret_pipe(options.secret));
   Rank made;
   net::Socket theirs;
-  if (options.outlast) {
+  if (options.keep_survivors) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-      throw IoError("cannot make a socket pair: " + errno_text(errno));
+      throw IoError("cannot create the control channel of a rank: " + errno_text(errno));
     made.control = net::Socket(ends[0]);
     theirs = net::Socket(ends[1]);
     environment["ESPALIER_CONTROL_FD"] = std::to_string(kControlFd);
@@ -180,19 +182,20 @@ LocalJob::Impl::Rank LocalJob::Impl::spawn_rank(int rank, const Environment& cha
   return made;
 }
 
-void LocalJob::Impl::rouse() {
+void LocalJob::Impl::wake_thread() {
   uint64_t one = 1;
-  if (::write(wake.fd(), &one, sizeof one) < 0) return;  // full: the thread is awake anyway
+  // the write fails only if the counter is full; then the thread is awake already
+  if (::write(wake.fd(), &one, sizeof one) < 0) return;
 }
 
-// To each rank, and to what they started: a rank may have come too late for the group.
-void LocalJob::Impl::send(int number) {
+// Sends the signal to the process group, and to each rank that has not joined the group yet.
+void LocalJob::Impl::signal_all(int number) {
   if (group > 0) ::kill(-group, number);
   for (const Rank& rank : ranks)
     if (rank.running && ::getpgid(rank.child.pid) != group) ::kill(rank.child.pid, number);
 }
 
-void LocalJob::Impl::listen(Rank& rank, int index) {
+void LocalJob::Impl::read_messages(Rank& rank, int index) {
   char buffer[1024];
   while (rank.control) {
     const ssize_t got = ::recv(rank.control.fd(), buffer, sizeof buffer, MSG_DONTWAIT);
@@ -200,13 +203,13 @@ void LocalJob::Impl::listen(Rank& rank, int index) {
     if (got < 0 && errno == EAGAIN) return;
     if (got <= 0) return rank.control.close();
     std::lock_guard lock(mutex);
-    words.emplace_back(index, std::string(buffer, static_cast<size_t>(got)));
+    messages.emplace_back(index, std::string(buffer, static_cast<size_t>(got)));
     changed.notify_all();
   }
 }
 
-void LocalJob::Impl::listen_to_all() {
-  for (size_t i = 0; i < ranks.size(); ++i) listen(ranks[i], static_cast<int>(i));
+void LocalJob::Impl::read_all_messages() {
+  for (size_t i = 0; i < ranks.size(); ++i) read_messages(ranks[i], static_cast<int>(i));
 }
 
 bool LocalJob::Impl::any_running() const {
@@ -230,8 +233,9 @@ void LocalJob::Impl::forward(Rank& rank, int index, bool is_out, Clock::time_poi
     }
     std::string_view bytes(buffer, static_cast<size_t>(got));
     if (!is_out) {
-      rank.last_words += bytes;
-      if (rank.last_words.size() > kLastWordsBytes) rank.last_words.erase(0, rank.last_words.size() - kLastWordsBytes);
+      rank.stderr_tail += bytes;
+      if (rank.stderr_tail.size() > kStderrTailBytes)
+        rank.stderr_tail.erase(0, rank.stderr_tail.size() - kStderrTailBytes);
     }
     if (options.output != LocalOptions::Output::forward) continue;
     if (index == options.plain_rank && is_out && options.plain_stdout) {
@@ -244,7 +248,7 @@ void LocalJob::Impl::forward(Rank& rank, int index, bool is_out, Clock::time_poi
   }
 }
 
-// To stdout. A reader that is gone, or a full disk, does not end the ranks: what they write from then on is dropped.
+// Writes to stdout. If the write fails (reader gone, disk full), later output is dropped and the ranks continue.
 void LocalJob::Impl::print(std::string_view text) {
   if (stdout_lost || write_all(1, text)) return;
   stdout_lost = true;
@@ -257,7 +261,8 @@ void LocalJob::Impl::flush(bool all) {
   for (const std::string& line : out.take(now, all)) print(line);
   {
     std::lock_guard lock(mutex);
-    if (own_error() && !all) return;  // what others say waits for how they end, which is soon
+    // The stderr lines of the other ranks are held back until those ranks have ended, which happens soon.
+    if (has_own_error() && !all) return;
   }
   for (const std::string& line : err.take(now, all)) write_all(2, line);
 }
@@ -265,7 +270,7 @@ void LocalJob::Impl::flush(bool all) {
 void LocalJob::Impl::reap(Rank& rank, int index) {
   int status = 0;
   if (::waitpid(rank.child.pid, &status, WNOHANG) != rank.child.pid) return;
-  listen_to_all();  // what was said before it ended is heard before its end
+  read_all_messages();  // the rank may have sent messages before it ended
   auto now = Clock::now();
   forward(rank, index, true, now);
   forward(rank, index, false, now);
@@ -281,24 +286,24 @@ void LocalJob::Impl::reap(Rank& rank, int index) {
     requeue = true;
     return;
   }
-  Failure seen{options.first_rank + index, 1, "", rank.last_words, options.output == LocalOptions::Output::forward};
+  Failure seen{options.first_rank + index, 1, "", rank.stderr_tail, options.output == LocalOptions::Output::forward};
   if (WIFSIGNALED(status)) {
     seen.exit_code = 128 + WTERMSIG(status);
     const bool no_memory = WTERMSIG(status) == SIGKILL && kills_before >= 0 && out_of_memory_kills() > kills_before;
-    seen.how = fmt::format("killed ({}{})", signal_name(WTERMSIG(status)),
-                           no_memory ? ", out of memory: give the job more, or use fewer ranks" : "");
+    seen.reason = fmt::format("killed ({}{})", signal_name(WTERMSIG(status)),
+                              no_memory ? ", out of memory: give the job more memory, or use fewer ranks" : "");
   } else {
     seen.exit_code = WEXITSTATUS(status);
-    seen.how = fmt::format("exited with code {}", seen.exit_code);
+    seen.reason = fmt::format("exited with code {}", seen.exit_code);
   }
   std::lock_guard lock(mutex);
   const bool ended_by_us = stop;
-  rank.only_lost_peer = suspicion(seen) == 0 || (ended_by_us && seen.exit_code > 128);
-  if (!ended_by_us && (!failure || suspicion(seen) > suspicion(*failure))) failure = seen;
-  if (own_error())
+  rank.lost_peer_only = failure_priority(seen) == 0 || (ended_by_us && seen.exit_code > 128);
+  if (!ended_by_us && (!failure || failure_priority(seen) > failure_priority(*failure))) failure = seen;
+  if (has_own_error())
     for (size_t i = 0; i < ranks.size(); ++i)
-      if (ranks[i].only_lost_peer) err.drop_error(static_cast<int>(i));
-  if (ended_by_us) return;  // what dies because we ended it is not news
+      if (ranks[i].lost_peer_only) err.drop_error(static_cast<int>(i));
+  if (ended_by_us) return;  // the launcher ended this rank, so it did not fail
   failures.push_back(std::move(seen));
   changed.notify_all();
 }
@@ -320,7 +325,8 @@ void LocalJob::Impl::run() {
         return;
       }
       waiting.assign(1, {wake.fd(), POLLIN, 0});
-      for (const Rank& rank : ranks) soon = soon || (rank.running && !rank.child.pidfd);  // its end wakes nobody
+      // A rank without a pidfd is checked at intervals, because poll cannot wait for its end.
+      for (const Rank& rank : ranks) soon = soon || (rank.running && !rank.child.pidfd);
       for (const Rank& rank : ranks)
         for (int fd : {rank.child.pidfd.fd(), rank.child.out.fd(), rank.child.err.fd(), rank.control.fd()})
           if (fd >= 0) waiting.push_back({fd, POLLIN, 0});
@@ -328,11 +334,11 @@ void LocalJob::Impl::run() {
     }
     ::poll(waiting.data(), waiting.size(), soon ? 20 : 1000);
     uint64_t count = 0;
-    if (::read(wake.fd(), &count, sizeof count) < 0) count = 0;  // emptied; EAGAIN is the usual answer
+    if (::read(wake.fd(), &count, sizeof count) < 0) count = 0;  // drain the eventfd; EAGAIN is the usual result
 
     auto now = Clock::now();
     std::lock_guard ranks_lock(ranks_mutex);
-    listen_to_all();
+    read_all_messages();
     for (size_t i = 0; i < ranks.size(); ++i) {
       forward(ranks[i], static_cast<int>(i), true, now);
       forward(ranks[i], static_cast<int>(i), false, now);
@@ -341,23 +347,25 @@ void LocalJob::Impl::run() {
     flush(false);
     {
       std::lock_guard lock(mutex);
-      if (failure && !failed_at && !options.outlast) failed_at = now;
-      bool settled = failed_at && (suspicion(*failure) > 0 || now - *failed_at > options.cause_window);
+      if (failure && !failed_at && !options.keep_survivors) failed_at = now;
+      bool settled = failed_at && (failure_priority(*failure) > 0 || now - *failed_at > options.cause_window);
       if ((settled || stop) && !terminated_at) {
         stop = true;
         terminated_at = now;
-        if (!kill_now) send(SIGTERM);
+        if (!kill_now) signal_all(SIGTERM);
       }
     }
     if (!killed && terminated_at && (kill_now || now - *terminated_at > options.grace)) {
-      send(SIGKILL);
+      signal_all(SIGKILL);
       killed = true;
     }
   }
 }
 
 LocalJob::LocalJob(const LocalOptions& options) : impl_(std::make_unique<Impl>(options)) {
-  ESP_CHECK(options.num_ranks >= 1 && !options.command.empty(), "{} ranks", options.num_ranks);
+  ESP_CHECK(options.num_ranks >= 1 && !options.command.empty(),
+            "LocalJob: got {} ranks, a command of {} words; expected at least 1 of each", options.num_ranks,
+            options.command.size());
   try {
     impl_->start();
   } catch (...) {
@@ -398,7 +406,7 @@ bool LocalJob::wants_requeue() const {
 
 void LocalJob::signal(int number) {
   std::lock_guard lock(impl_->ranks_mutex);
-  impl_->send(number);
+  impl_->signal_all(number);
 }
 
 void LocalJob::kill() {
@@ -406,10 +414,10 @@ void LocalJob::kill() {
   terminate();
 }
 
-bool LocalJob::wait_news(Deadline deadline) {
+bool LocalJob::wait_event(Deadline deadline) {
   std::unique_lock lock(impl_->mutex);
-  return impl_->changed.wait_until(lock, deadline.when(),
-                                   [&] { return impl_->ended || !impl_->failures.empty() || !impl_->words.empty(); });
+  return impl_->changed.wait_until(
+      lock, deadline.when(), [&] { return impl_->ended || !impl_->failures.empty() || !impl_->messages.empty(); });
 }
 
 bool LocalJob::ended() const {
@@ -417,7 +425,7 @@ bool LocalJob::ended() const {
   return impl_->ended;
 }
 
-bool LocalJob::any_done() const {
+bool LocalJob::any_finished() const {
   std::lock_guard lock(impl_->mutex);
   return impl_->done;
 }
@@ -427,12 +435,12 @@ std::vector<Failure> LocalJob::take_failures() {
   return std::exchange(impl_->failures, {});
 }
 
-std::vector<std::pair<int, std::string>> LocalJob::take_words() {
+std::vector<std::pair<int, std::string>> LocalJob::take_messages() {
   std::lock_guard lock(impl_->mutex);
-  return std::exchange(impl_->words, {});
+  return std::exchange(impl_->messages, {});
 }
 
-void LocalJob::say(int rank, const std::string& text) {
+void LocalJob::send(int rank, const std::string& text) {
   std::lock_guard lock(impl_->ranks_mutex);
   const auto& to = impl_->ranks[static_cast<size_t>(rank)];
   if (to.running && to.control) ::send(to.control.fd(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -450,7 +458,7 @@ bool LocalJob::respawn(int rank, const Environment& changed) {
     std::lock_guard ranks_lock(impl_->ranks_mutex);
     std::lock_guard lock(impl_->mutex);
     Impl::Rank& place = impl_->ranks[static_cast<size_t>(rank)];
-    ESP_CHECK(!place.running, "rank {} has not ended", rank);
+    ESP_CHECK(!place.running, "respawn: rank {} is still running", rank);
     if (impl_->ended || impl_->stop) {
       ::kill(made.child.pid, SIGKILL);
       ::waitpid(made.child.pid, nullptr, 0);
@@ -458,11 +466,11 @@ bool LocalJob::respawn(int rank, const Environment& changed) {
     }
     place = std::move(made);
   }
-  impl_->rouse();
+  impl_->wake_thread();
   return true;
 }
 
-void LocalJob::forgive() {
+void LocalJob::clear_failures() {
   std::lock_guard lock(impl_->mutex);
   impl_->failure.reset();
 }
@@ -472,7 +480,7 @@ void LocalJob::terminate() {
     std::lock_guard lock(impl_->mutex);
     impl_->stop = true;
   }
-  impl_->rouse();
+  impl_->wake_thread();
 }
 
 std::string signal_name(int signal) {
@@ -481,8 +489,9 @@ std::string signal_name(int signal) {
 }
 
 std::string describe(const Failure& failure) {
-  std::string text = fmt::format("rank {} {}", failure.rank, failure.how);
-  if (!failure.last_words.empty() && !failure.shown) text += "; its last words:\n" + failure.last_words;
+  std::string text = fmt::format("rank {} {}", failure.rank, failure.reason);
+  if (!failure.stderr_tail.empty() && !failure.already_printed)
+    text += "; its stderr ends with:\n" + failure.stderr_tail;
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
 }

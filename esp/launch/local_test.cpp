@@ -44,7 +44,7 @@ bool gone_by(pid_t pid, Deadline deadline) {
   return !alive(pid);
 }
 
-TEST(LocalJob, TellsEachRankWhoItIs) {
+TEST(LocalJob, SetsRankAndWorldSizeOfEachRank) {
   testing::internal::CaptureStdout();
   {
     LocalJob job(shell(3, "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT; echo same"));
@@ -57,7 +57,7 @@ TEST(LocalJob, TellsEachRankWhoItIs) {
   EXPECT_THAT(said, HasSubstr("same\n"));
 }
 
-TEST(LocalJob, ForwardsBothStreamsOfThePlainRankUnprefixed) {
+TEST(LocalJob, ForwardsPlainRankOutputWithoutPrefix) {
   LocalOptions options =
       shell(2, "[ $RANK = 1 ] || { printf 'step 1\\rstep 2\\n'; echo note >&2; }; [ $RANK = 0 ] || echo other");
   options.plain_rank = 0;
@@ -95,7 +95,7 @@ TEST(LocalJob, ContinuesWhenStdoutCannotBeWritten) {
             "is dropped\n");
 }
 
-TEST(LocalJob, ClearsWhatAnotherLauncherLeft) {
+TEST(LocalJob, RemovesVariablesOfAnotherLauncher) {
   ::setenv("OMPI_COMM_WORLD_RANK", "5", 1);
   testing::internal::CaptureStdout();
   {
@@ -106,38 +106,38 @@ TEST(LocalJob, ClearsWhatAnotherLauncherLeft) {
   EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("[clear]"));
 }
 
-TEST(LocalJob, SecretComesThroughThePipeAlone) {
+TEST(LocalJob, PassesTheSecretOnlyThroughThePipe) {
   LocalOptions options = shell(2, "cat <&3 >&2; tr '\\0' '\\n' </proc/$$/environ | grep -c correct-horse >&2; exit 9");
   options.secret = net::Secret("correct-horse-battery-staple-123");
-  options.output = LocalOptions::Output::last_words;
+  options.output = LocalOptions::Output::stderr_tail;
   LocalJob job(options);
   ASSERT_TRUE(job.wait(soon()));
   ASSERT_TRUE(job.failure());
-  EXPECT_EQ(job.failure()->last_words, "correct-horse-battery-staple-1230\n");
+  EXPECT_EQ(job.failure()->stderr_tail, "correct-horse-battery-staple-1230\n");
 }
 
-TEST(LocalJob, ReportsTheFirstFailureAndEndsTheRest) {
+TEST(LocalJob, ReportsTheFirstFailureAndEndsTheOtherRanks) {
   LocalOptions options = shell(3, "if [ $RANK = 1 ]; then echo out of cheese >&2; exit 7; fi; sleep 1000");
-  options.output = LocalOptions::Output::last_words;
+  options.output = LocalOptions::Output::stderr_tail;
   LocalJob job(options);
   ASSERT_TRUE(job.wait(soon()));
   ASSERT_TRUE(job.failure());
   EXPECT_EQ(job.failure()->rank, 1);
   EXPECT_EQ(job.failure()->exit_code, 7);
-  EXPECT_EQ(describe(*job.failure()), "rank 1 exited with code 7; its last words:\nout of cheese");
+  EXPECT_EQ(describe(*job.failure()), "rank 1 exited with code 7; its stderr ends with:\nout of cheese");
   for (int rank = 0; rank < 3; ++rank) EXPECT_FALSE(alive(job.pid(rank)));
 }
 
-TEST(LocalJob, DoesNotRepeatWhatStoodOnTheScreen) {
+TEST(LocalJob, OmitsForwardedStderrFromDescription) {
   LocalJob job(shell(2, "if [ $RANK = 1 ]; then echo out of cheese >&2; exit 7; fi; sleep 1000"));
   ASSERT_TRUE(job.wait(soon()));
   ASSERT_TRUE(job.failure());
-  EXPECT_EQ(job.failure()->last_words, "out of cheese\n");
+  EXPECT_EQ(job.failure()->stderr_tail, "out of cheese\n");
   EXPECT_EQ(describe(*job.failure()), "rank 1 exited with code 7");
 }
 
-TEST(LocalJob, ARanksOwnErrorIsNotFollowedByThoseThatMissedIt) {
-  const obs::TemporaryFolder folder;  // rank 1 says there that it is ready to be ended
+TEST(LocalJob, PrintsOnlyTheErrorOfTheFailedRank) {
+  const obs::TemporaryFolder folder;  // rank 1 creates a file here when it is ready to be ended
   LocalOptions options = shell(2,
                                "if [ $RANK = 0 ]; then while [ ! -e $READY ]; do sleep 0.01; done;"
                                "echo espalier: no cheese >&2; exit 4; fi;"
@@ -154,8 +154,8 @@ TEST(LocalJob, ARanksOwnErrorIsNotFollowedByThoseThatMissedIt) {
   EXPECT_THAT(told, testing::Not(HasSubstr("has left")));
 }
 
-TEST(LocalJob, BlamesTheKilledRankNotTheOneThatNoticed) {
-  // Rank 0 says «peer lost» and ends; rank 1 dies of a signal once the launcher has seen that.
+TEST(LocalJob, ReportsTheKilledRankInsteadOfItsPeers) {
+  // Rank 0 reports a lost peer and ends. After the launcher has seen this, a signal kills rank 1.
   const std::string folder = testing::TempDir() + "blame-" + std::to_string(::getpid());
   std::filesystem::create_directory(folder);
   LocalOptions options = shell(2, R"sh(
@@ -164,29 +164,30 @@ TEST(LocalJob, BlamesTheKilledRankNotTheOneThatNoticed) {
     while [ -e /proc/$(cat $FOLDER/pid) ]; do sleep 0.01; done
     kill -SEGV $$)sh");
   options.environment["FOLDER"] = folder;
-  options.output = LocalOptions::Output::last_words;
+  options.output = LocalOptions::Output::stderr_tail;
   options.cause_window = std::chrono::minutes(1);
   LocalJob job(options);
   ASSERT_TRUE(job.wait(soon()));
   ASSERT_TRUE(job.failure());
   EXPECT_EQ(job.failure()->rank, 1);
   EXPECT_EQ(job.failure()->exit_code, 128 + SIGSEGV);
-  EXPECT_THAT(job.failure()->how, HasSubstr("SIGSEGV"));
+  EXPECT_THAT(job.failure()->reason, HasSubstr("SIGSEGV"));
   std::filesystem::remove_all(folder);
 }
 
-TEST(LocalJob, KillsWhatIgnoresTermination) {
+TEST(LocalJob, KillsRanksThatIgnoreSigterm) {
   LocalOptions options = shell(2, "trap '' TERM; if [ $RANK = 0 ]; then exit 2; fi; while true; do sleep 1; done");
   options.grace = std::chrono::milliseconds(50);
-  options.output = LocalOptions::Output::last_words;
+  options.output = LocalOptions::Output::stderr_tail;
   LocalJob job(options);
   ASSERT_TRUE(job.wait(soon()));
   EXPECT_EQ(job.failure()->exit_code, 2);
 }
 
-TEST(LocalJob, DestructionEndsTheRanksAndTheirChildren) {
+TEST(LocalJob, DestructorEndsRanksAndTheirChildren) {
   int pipe_ends[2];
-  ASSERT_EQ(::pipe(pipe_ends), 0);  // inherited by every descendant: end of file once all are gone
+  // every descendant inherits the write end, so the read end gets end of file once all have ended
+  ASSERT_EQ(::pipe(pipe_ends), 0);
   {
     LocalJob job(shell(2, "sleep 1000 & wait"));
     ::close(pipe_ends[1]);
@@ -201,7 +202,7 @@ TEST(LocalJob, DestructionEndsTheRanksAndTheirChildren) {
   ::close(pipe_ends[0]);
 }
 
-TEST(LocalJob, KillingTheParentLeavesNoRank) {
+TEST(LocalJob, RanksEndWhenParentIsKilled) {
   int report[2];
   ASSERT_EQ(::pipe(report), 0);
   pid_t parent = ::fork();
@@ -224,16 +225,16 @@ TEST(LocalJob, KillingTheParentLeavesNoRank) {
   ::close(report[1]);
 }
 
-TEST(LocalJob, AProgramThatIsNotThereSaysSo) {
+TEST(LocalJob, ReportsAMissingProgram) {
   LocalOptions options;
   options.command = {"/nonexistent/program"};
-  options.output = LocalOptions::Output::last_words;
+  options.output = LocalOptions::Output::stderr_tail;
   LocalJob job(options);
   ASSERT_TRUE(job.wait(soon()));
   EXPECT_THAT(describe(*job.failure()), HasSubstr("cannot run /nonexistent/program: No such file"));
 }
 
-TEST(Secret, FileMustBeClosedToOthers) {
+TEST(Secret, RefusesAFileThatOthersCanRead) {
   std::string path = testing::TempDir() + "/secret-" + std::to_string(::getpid());
   std::ofstream(path) << "0123456789abcdef\n";
   ::chmod(path.c_str(), 0644);
@@ -245,7 +246,7 @@ TEST(Secret, FileMustBeClosedToOthers) {
   EXPECT_TRUE(read_secret({}).bytes().empty());
 }
 
-TEST(Secret, DescriptorWorksOnce) {
+TEST(Secret, ReadsDescriptorOnlyOnce) {
   int fd = secret_pipe(net::Secret("0123456789abcdef"));
   Environment environment{{"ESPALIER_SECRET_FD", std::to_string(fd)}};
   EXPECT_EQ(read_secret(environment).bytes(), "0123456789abcdef");
@@ -253,7 +254,7 @@ TEST(Secret, DescriptorWorksOnce) {
   EXPECT_THROW(read_secret({{"ESPALIER_SECRET_FD", "x"}}), UsageError);
 }
 
-TEST(Signals, HaveNames) {
+TEST(SignalName, FormatsSignalNames) {
   EXPECT_EQ(signal_name(SIGKILL), "SIGKILL");
   EXPECT_EQ(signal_name(SIGSEGV), "SIGSEGV");
 }

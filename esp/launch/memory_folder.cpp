@@ -19,13 +19,14 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "espalier-snapshots-";
 
-// The folder, locked; nothing when somebody else holds it, or it is not ours to touch.
-net::Socket locked(const std::string& path) {
+// Opens and locks the folder. Returns an empty socket if another process holds the lock or another user owns the
+// folder.
+net::Socket lock_folder(const std::string& path) {
   net::Socket folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat info {};
   if (!folder || ::fstat(folder.fd(), &info) != 0 || info.st_uid != ::geteuid()) return {};
   if (::flock(folder.fd(), LOCK_EX | LOCK_NB) != 0) return {};
-  // Whoever had it before may have removed it meanwhile.
+  // The path may no longer lead to the locked folder: its previous owner may have removed it before the lock was taken.
   if (struct stat now{}; ::lstat(path.c_str(), &now) != 0 || now.st_ino != info.st_ino) return {};
   return folder;
 }
@@ -37,7 +38,7 @@ int sweep_memory_folders(const std::string& under) {
   std::error_code error;
   for (auto at = fs::directory_iterator(under, error); !error && at != fs::directory_iterator(); at.increment(error)) {
     if (!at->path().filename().string().starts_with(kPrefix)) continue;
-    const net::Socket lock = locked(at->path().string());
+    const net::Socket lock = lock_folder(at->path().string());
     std::error_code ignored;
     if (lock && fs::remove_all(at->path(), ignored) > 0) ++swept;
   }
@@ -50,13 +51,14 @@ MemoryFolder::MemoryFolder(const std::string& under) {
   for (int i = 0; i < kTries; ++i) {
     std::string pattern = fmt::format("{}/{}XXXXXX", under, kPrefix);
     if (!::mkdtemp(pattern.data()))
-      throw IoError(fmt::format("cannot make a folder for snapshots in {}: {}", under, errno_text(errno)));
-    // Another launcher's sweep may be quicker than our lock: then it took the folder for one left behind.
-    lock_ = locked(pattern);
+      throw IoError(fmt::format("cannot create a folder for snapshots in {}: {}", under, errno_text(errno)));
+    // The sweep of another launcher may lock and remove the new folder before it is locked here; then a new one is
+    // made.
+    lock_ = lock_folder(pattern);
     path_ = pattern;
     if (lock_) return;
   }
-  throw IoError(fmt::format("cannot hold a folder for snapshots in {}", under));
+  throw IoError(fmt::format("cannot lock a folder for snapshots in {}", under));
 }
 
 MemoryFolder::~MemoryFolder() {

@@ -1,7 +1,8 @@
-// A folder in this host's memory for what must outlive a rank but not the job: local snapshots.
+// MemoryFolder: a folder in this host's memory (tmpfs). It holds data that must outlive a rank but not the job:
+// in-memory snapshots.
 //
-// Made with mode 0700 and a name nobody can guess, removed with its owner. An owner that was killed leaves it behind;
-// the next one made on the host finds it unlocked and removes it. One thread.
+// The folder has mode 0700 and a random name. The destructor removes it. If the owner was killed, the folder remains.
+// The next MemoryFolder on the host finds it unlocked and removes it. One thread.
 #pragma once
 
 #include <string>
@@ -12,7 +13,7 @@ namespace esp::launch {
 
 class MemoryFolder {
  public:
-  explicit MemoryFolder(const std::string& under = "/dev/shm");  // IoError
+  explicit MemoryFolder(const std::string& under = "/dev/shm");  // throws IoError
   ~MemoryFolder();
   MemoryFolder(const MemoryFolder&) = delete;
   MemoryFolder& operator=(const MemoryFolder&) = delete;
@@ -20,10 +21,10 @@ class MemoryFolder {
 
  private:
   std::string path_;
-  net::Socket lock_;  // of the folder itself, held as long as we live
+  net::Socket lock_;  // lock on the folder itself, held for the lifetime of this object
 };
 
-// Removes those whose owner is gone; how many.
+// Removes folders whose owner is gone; returns the number of removed folders.
 int sweep_memory_folders(const std::string& under);
 
 }  // namespace esp::launch

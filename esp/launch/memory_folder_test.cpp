@@ -15,14 +15,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class MemoryFolders : public testing::Test {
+class MemoryFolderTest : public testing::Test {
  protected:
-  MemoryFolders() {
+  MemoryFolderTest() {
     std::string pattern = (fs::temp_directory_path() / "espalier-folders-XXXXXX").string();
     under_ = ::mkdtemp(pattern.data());
   }
-  ~MemoryFolders() override { fs::remove_all(under_); }
-  // One whose owner ends as if killed.
+  ~MemoryFolderTest() override { fs::remove_all(under_); }
+  // Creates a folder in a child process that ends without removing it, like a killed owner. Returns its path.
   std::string left_behind() const {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -36,7 +36,7 @@ class MemoryFolders : public testing::Test {
   std::string under_;
 };
 
-TEST_F(MemoryFolders, AreTheOwnersAloneAndGoWithHim) {
+TEST_F(MemoryFolderTest, CreatesPrivateFolderAndDestructorRemovesIt) {
   std::optional<MemoryFolder> folder(under_);
   const std::string path = folder->path();
   struct stat info {};
@@ -47,7 +47,7 @@ TEST_F(MemoryFolders, AreTheOwnersAloneAndGoWithHim) {
   EXPECT_FALSE(fs::exists(path));
 }
 
-TEST_F(MemoryFolders, OfOneWhoWasKilledAreSweptByTheNext) {
+TEST_F(MemoryFolderTest, RemovesFoldersOfAKilledOwner) {
   const std::string left = left_behind();
   ASSERT_TRUE(fs::exists(left + "/step-1"));
   const MemoryFolder next(under_);
@@ -55,14 +55,14 @@ TEST_F(MemoryFolders, OfOneWhoWasKilledAreSweptByTheNext) {
   EXPECT_TRUE(fs::exists(next.path()));
 }
 
-TEST_F(MemoryFolders, OfTheLivingAreLeftAlone) {
+TEST_F(MemoryFolderTest, KeepsFoldersOfALiveOwner) {
   const MemoryFolder one(under_), other(under_);
   EXPECT_NE(one.path(), other.path());
   EXPECT_EQ(sweep_memory_folders(under_), 0);
   EXPECT_TRUE(fs::exists(one.path()));
 }
 
-TEST_F(MemoryFolders, LinksAreNotFollowed) {
+TEST_F(MemoryFolderTest, DoesNotFollowSymbolicLinks) {
   const std::string precious = under_ + "/precious";
   fs::create_directory(precious);
   std::ofstream(precious + "/file") << "text";

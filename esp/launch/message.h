@@ -1,4 +1,4 @@
-// Reading the JSON that launchers and ranks send each other. Everything that is not as written is an IoError.
+// Helpers to parse the JSON messages between launchers and ranks. A malformed message is an IoError.
 #pragma once
 
 #include <climits>
@@ -14,7 +14,7 @@
 
 namespace esp::launch {
 
-// A conversion of a fraction, or of a number out of range, is not defined.
+// Checks the type and the range before the conversion, because converting any other number is undefined behaviour.
 inline int64_t integer_of(const Json& value, int64_t least = INT64_MIN, int64_t most = INT64_MAX) {
   const bool fits = value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX) &&
                     value.get<int64_t>() >= least && value.get<int64_t>() <= most;
@@ -25,7 +25,7 @@ inline int int_of(const Json& value) {
   return static_cast<int>(integer_of(value, INT_MIN, INT_MAX));
 }
 
-// read(json); `what` names the message in errors.
+// Parses `text` and calls read(json); `what` names the message in errors.
 template <typename Read>
 auto read_message(const std::string& text, std::string_view what, Read&& read) {
   const Json json = parse_json(text, what);

@@ -35,8 +35,8 @@ std::string read_all(int fd, const std::string& what) {
 
 net::Secret checked(std::string bytes, const std::string& what) {
   if (bytes.size() < kFewestBytes || bytes.size() > kMostBytes)
-    throw UsageError(fmt::format("the job secret from {} has {} bytes; between {} and {} are needed", what,
-                                 bytes.size(), kFewestBytes, kMostBytes));
+    throw UsageError(fmt::format("job secret from {}: got {} bytes; expected {} to {}", what, bytes.size(),
+                                 kFewestBytes, kMostBytes));
   return net::Secret(std::move(bytes));
 }
 
@@ -47,7 +47,7 @@ net::Secret read_secret(const Environment& environment) {
     int fd = -1;
     auto [end, error] = std::from_chars(it->second.data(), it->second.data() + it->second.size(), fd);
     if (error != std::errc() || *end != '\0' || fd < 0 || ::fcntl(fd, F_GETFD) < 0)
-      throw UsageError(fmt::format("ESPALIER_SECRET_FD is \"{}\", which is not an open descriptor", it->second));
+      throw UsageError(fmt::format("ESPALIER_SECRET_FD: got \"{}\"; expected an open descriptor", it->second));
     net::Socket closer(fd);
     return checked(read_all(fd, "ESPALIER_SECRET_FD"), "ESPALIER_SECRET_FD");
   }
@@ -58,11 +58,12 @@ net::Secret read_secret(const Environment& environment) {
 
 int secret_pipe(const net::Secret& secret) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw IoError("cannot make a pipe: " + errno_text(errno));
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw IoError("cannot create the pipe for the job secret: " + errno_text(errno));
   net::Socket write_end(ends[1]);
-  // Far below a pipe's capacity: the write neither blocks nor splits.
+  // The secret is far smaller than the capacity of a pipe, so one write neither blocks nor writes only a part.
   ssize_t wrote = ::write(ends[1], secret.bytes().data(), secret.bytes().size());
-  ESP_CHECK(wrote == static_cast<ssize_t>(secret.bytes().size()), "secret pipe took {} bytes", wrote);
+  ESP_CHECK(wrote == static_cast<ssize_t>(secret.bytes().size()), "job secret: the pipe accepted {} bytes of {}", wrote,
+            secret.bytes().size());
   return ends[0];
 }
 

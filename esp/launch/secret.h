@@ -1,5 +1,6 @@
-// How a process comes by the job secret: through an inherited pipe from a launcher on this machine, or from a file that
-// only its owner can read. Never through arguments or the environment, which other users and core dumps can see.
+// Passes the job secret to a process: through a pipe that it inherits from a launcher on this machine, or through a
+// file that only its owner can read. Never through arguments or environment variables, which other users and core dumps
+// can show.
 #pragma once
 
 #include "esp/launch/environment.h"
@@ -7,11 +8,12 @@
 
 namespace esp::launch {
 
-// Reads ESPALIER_SECRET_FD (a descriptor number; read to its end and closed, so it works once) or ESPALIER_SECRET_FILE
-// (a path, see net/secret.h). An empty secret when neither is set. Throws UsageError, IoError.
+// Reads the secret from the descriptor in ESPALIER_SECRET_FD or from the file in ESPALIER_SECRET_FILE (net/secret.h).
+// The descriptor is read to its end and closed, so this works once. Returns an empty secret if neither variable is set.
+// Throws UsageError, IoError.
 net::Secret read_secret(const Environment& environment);
 
-// A pipe that holds the secret; the read end is for a child. Both ends close on exec.
+// Returns the read end of a new pipe that contains the secret, for a child process. The descriptor closes on exec.
 int secret_pipe(const net::Secret& secret);
 
 }  // namespace esp::launch

@@ -1,5 +1,5 @@
-// One child process with everything prepared before fork, so that the child calls only what is safe while other threads
-// of the parent hold locks.
+// Starts one child process. Everything is prepared before fork. After fork the child makes only async-signal-safe
+// calls, because other threads of the parent may have held locks.
 #pragma once
 
 #include <sys/types.h>
@@ -14,27 +14,29 @@
 namespace esp::launch {
 
 struct SpawnOptions {
-  std::vector<std::string> command;                   // [0] is a path, or looked up in PATH
-  Environment environment;                            // all of it
-  pid_t group = 0;                                    // process group to join; 0: a new one led by the child
-  int secret_fd = -1;                                 // becomes descriptor 3
-  int control_fd = -1;                                // becomes descriptor 4
-  bool capture_stdout = true, capture_stderr = true;  // otherwise /dev/null
+  std::vector<std::string> command;  // program and arguments; the program is a path, or a name that is searched in PATH
+  Environment environment;           // all environment variables of the child; nothing is inherited
+  pid_t group = 0;                   // process group that the child joins; 0: a new group led by the child
+  int secret_fd = -1;                // the child gets it as descriptor kSecretFd; -1: none
+  int control_fd = -1;               // the child gets it as descriptor kControlFd; -1: none
+  bool capture_stdout = true, capture_stderr = true;  // true: through a pipe; false: to /dev/null
   int death_signal = 9;                               // sent to the child when the calling thread dies
 };
 
 struct Child {
   pid_t pid = -1;
-  net::Socket pidfd;     // none where the kernel refuses it (an old one, a seccomp filter): the end is then asked for
-  net::Socket out, err;  // read ends
+  // Empty if Linux rejects pidfd_open (old version, seccomp filter). Then the launcher polls for the end of the child.
+  net::Socket pidfd;
+  net::Socket out, err;  // read ends of the pipes from the child's stdout and stderr
 };
 
 inline constexpr int kSecretFd = 3, kControlFd = 4;
 
-// Throws IoError; a program that cannot be run shows as a child that exits with 127 and says why on stderr.
+// Starts the child. Throws IoError. If the program cannot be run, the child prints a message to stderr and exits with
+// 127.
 Child spawn(const SpawnOptions& options);
 
-// Waits for the child's end, and leaves its status to waitpid. False: the deadline came first.
+// Waits until the child has ended, but does not reap it. Returns false if the deadline passes first.
 bool wait_for_end(const Child& child, Deadline deadline);
 
 }  // namespace esp::launch

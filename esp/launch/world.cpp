@@ -18,25 +18,27 @@ std::string value_of(const Environment& environment, const std::string& name) {
   return found == environment.end() ? "" : found->second;
 }
 
-// Told by the launcher, or by a meeting place that no other host reaches.
+// True if the launcher says that all ranks are on one host, or if the rendezvous address is a loopback address.
 bool on_one_host(const Placement& place) {
   const std::string& at = place.master_address;
   return place.local_size == place.size || at.starts_with("127.") || at == "localhost" || at == "::1";
 }
 
-// What was handed over; else, where all ranks are on this host, what this user keeps here, which others cannot read.
+// The secret from the launcher. If there is none and all ranks are on this host: the user's local secret file, which
+// other users cannot read.
 net::Secret secret_of(const Environment& environment, const Placement& place) {
   net::Secret given = read_secret(environment);
   if (!given.bytes().empty() || place.size == 1) return given;
   if (on_one_host(place)) return net::local_secret(value_of(environment, "XDG_RUNTIME_DIR"));
   throw UsageError(fmt::format(
-      "{} says there are {} ranks, {} of them on this host, and they share no secret to know each other by; "
-      "write one that all hosts see (head -c 32 /dev/urandom | base64 > secret; chmod 600 secret) and set "
+      "{}: got no shared secret for {} ranks, {} of them on this host; ranks on several hosts need one for "
+      "authentication. "
+      "Create a file that all hosts can read (head -c 32 /dev/urandom | base64 > secret; chmod 600 secret) and set "
       "ESPALIER_SECRET_FILE to its path",
       place.launcher, place.size, place.local_size));
 }
 
-// Ranks of another job of this user, who may have the same secret, are not let in.
+// The name of this job. It keeps out ranks of other jobs of the same user, which may have the same secret.
 std::string job_of(const Environment& environment, const Placement& place) {
   if (environment.contains("ESPALIER_JOB")) return environment.at("ESPALIER_JOB");
   std::string job = fmt::format("port-{}", place.master_port);
@@ -46,7 +48,8 @@ std::string job_of(const Environment& environment, const Placement& place) {
   return job;
 }
 
-// torchrun tells its workers where its own store listens; a port of any other origin may be free, or taken.
+// Whether the rendezvous can use MASTER_PORT. `espalier launch` does not need it: its hub has a separate port.
+// torchrun may have taken it for its own store. Under another launcher it may be free or taken.
 net::RendezvousOptions::Port port_of(const Environment& environment) {
   using Port = net::RendezvousOptions::Port;
   if (environment.contains("ESPALIER_JOB")) return Port::own;
@@ -62,32 +65,33 @@ void read_seconds(const Environment& environment, const char* name, Duration& se
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || stop != end || !(value > 0 && value <= kYear))
-    throw UsageError(fmt::format("{}: got \"{}\"; expected seconds above 0 and up to {:.0f}", name, text, kYear));
+    throw UsageError(fmt::format("{}: got \"{}\"; expected a number of seconds > 0 and <= {:.0f}", name, text, kYear));
   seconds = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
 }
 
-// Our launcher says apart from MASTER_PORT where its hub is: that port is left to programs with a store of their own.
-std::string meeting_place(const Environment& environment, const Placement& place) {
+// The rendezvous endpoint. `espalier launch` passes it in ESPALIER_STORE and leaves MASTER_PORT to programs that run
+// their own store.
+std::string hub_endpoint(const Environment& environment, const Placement& place) {
   if (environment.contains("ESPALIER_JOB") && environment.contains("ESPALIER_STORE"))
     return environment.at("ESPALIER_STORE");
-  if (place.master_address.empty()) return "tcp://127.0.0.1:0";  // one rank: others were told, or have an MPI
+  // Here the world has one rank: with more ranks, the launcher sets an address or the rendezvous uses MPI.
+  if (place.master_address.empty()) return "tcp://127.0.0.1:0";
   const bool v6 = place.master_address.find(':') != std::string::npos;
   return fmt::format("tcp://{}:{}", v6 ? "[" + place.master_address + "]" : place.master_address, place.master_port);
 }
 
-// Whose MPI it is; empty: no mpirun started this process.
+// Name of the MPI library whose mpirun started this process; empty if mpirun did not start it.
 std::string mpi_of(const Environment& environment) {
   return std::string(net::mpi_flavour([&](const char* variable) { return environment.contains(variable); }));
 }
 
-bool meets_through_mpi(const Environment& environment, const Placement& place, bool over_mpi) {
+bool uses_mpi_rendezvous(const Environment& environment, const Placement& place, bool over_mpi) {
   if (place.size == 1) return false;
   if (!over_mpi) return place.master_address.empty() && place.launcher == mpi_of(environment);
   if (!mpi_of(environment).empty()) return true;
   throw UsageError(
-      fmt::format("comm.transport = \"mpi\" is for ranks that an mpirun started, Open MPI's or MPICH's, and {} started "
-                  "these; start "
-                  "with mpirun -n {} espalier …, or take another transport",
+      fmt::format("comm.transport = \"mpi\": needs ranks started by mpirun (Open MPI or MPICH); {} started these. "
+                  "Start with mpirun -n {} espalier …, or use another transport",
                   environment.contains("ESPALIER_JOB") ? "espalier" : place.launcher, place.size));
 }
 
@@ -95,7 +99,7 @@ bool encrypts(const Environment& environment) {
   const std::string word = value_of(environment, "ESPALIER_ENCRYPT");
   if (word.empty() || word == "0") return false;
   if (word == "1") return true;
-  throw UsageError(fmt::format("ESPALIER_ENCRYPT is \"{}\"; 1 encrypts what goes between hosts, 0 does not", word));
+  throw UsageError(fmt::format("ESPALIER_ENCRYPT: got \"{}\"; expected 1 (encrypt traffic between hosts) or 0", word));
 }
 
 }  // namespace
@@ -133,7 +137,7 @@ net::RendezvousOptions join_options(const Environment& environment, bool over_mp
     options.log = Log(parse_log_level(level->second), place.rank);
   options.encrypt = encrypts(environment);
   read_timeouts(environment, options.net);
-  if (meets_through_mpi(environment, place, over_mpi)) {
+  if (uses_mpi_rendezvous(environment, place, over_mpi)) {
     options.endpoint = "mpi://" + mpi_of(environment);
     return options;
   }
@@ -141,9 +145,9 @@ net::RendezvousOptions join_options(const Environment& environment, bool over_mp
   options.job = job_of(environment, place);
   options.port = port_of(environment);
   if (launched_by_us) options.server = "the launcher";
-  // Our own launcher hosts the hub; under any other, rank 0 does.
+  // Under `espalier launch` the launcher hosts the hub; under any other launcher rank 0 hosts it.
   options.host_hub = !launched_by_us && place.rank == 0;
-  options.endpoint = meeting_place(environment, place);
+  options.endpoint = hub_endpoint(environment, place);
   options.secret = secret_of(environment, place);
   return options;
 }

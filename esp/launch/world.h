@@ -1,5 +1,5 @@
-// A whole local world: a hub in this process on loopback, any free port, and N ranks that meet there. And the other
-// side: how a rank, however it was started, joins the world its environment describes.
+// LocalWorld: a hub in this process on loopback (any free port), and N ranks on this machine that connect to it.
+// join_options: reads from the environment variables of any launcher how a rank joins its world.
 #pragma once
 
 #include <memory>
@@ -11,22 +11,21 @@
 
 namespace esp::launch {
 
-// The job goes first: the hub outlives every rank.
+// The job is the last member and is destroyed first, so the hub outlives every rank.
 struct LocalWorld {
   std::unique_ptr<net::Hub> hub;
   std::unique_ptr<LocalJob> job;
 };
 
-// Fills in secret, job name and meeting place of `options`, makes the hub and starts the ranks.
+// Fills in the secret, the job name and the rendezvous address in `options`. Then creates the hub and starts the ranks.
 LocalWorld start_local_world(LocalOptions options, const Log& log = {});
 
-// ESPALIER_START_TIMEOUT_S and ESPALIER_LINK_TIMEOUT_S, as espalier launch hands them on. UsageError.
+// Reads ESPALIER_START_TIMEOUT_S and ESPALIER_LINK_TIMEOUT_S, which `espalier launch` sets for its ranks. UsageError.
 void read_timeouts(const Environment& environment, net::NetOptions& net);
 
-// What this process's environment says about joining: placement, secret, job name, timeouts. MASTER_PORT may be another
-// program's. Ranks of an mpirun that are told no
-// place (MASTER_ADDR) meet through its MPI, and so do those whose messages go `over_mpi`. UsageError when a world of
-// more than one has no meeting place or no secret.
+// Returns how this process joins its world: placement, secret, job name and timeouts from the environment variables.
+// MASTER_PORT may belong to another program. Ranks use MPI as their rendezvous if `over_mpi` is set, or if mpirun
+// started them without MASTER_ADDR. UsageError if a world of more than one rank has no rendezvous address or no secret.
 net::RendezvousOptions join_options(const Environment& environment, bool over_mpi = false);
 
 }  // namespace esp::launch

@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(JoinOptions, OurOwnLauncherHostsTheHub) {
+TEST(JoinOptions, RanksUnderEspalierLaunchDoNotHostHub) {
   net::RendezvousOptions options = join_options({{"RANK", "0"},
                                                  {"WORLD_SIZE", "2"},
                                                  {"LOCAL_RANK", "0"},
@@ -31,13 +31,13 @@ Environment torchrun(int rank) {
           {"LOCAL_WORLD_SIZE", "2"},      {"MASTER_ADDR", "fe80::1"}, {"MASTER_PORT", "29500"}};
 }
 
-TEST(JoinOptions, UnderAnotherLauncherRankZeroHostsIt) {
+TEST(JoinOptions, RankZeroHostsHubUnderOtherLaunchers) {
   EXPECT_TRUE(join_options(torchrun(0)).host_hub);
   EXPECT_EQ(join_options(torchrun(0)).endpoint, "tcp://[fe80::1]:29500");
   EXPECT_FALSE(join_options(torchrun(1)).host_hub);
 }
 
-TEST(JoinOptions, RanksOfAnMpirunMeetThroughItUnlessToldWhere) {
+TEST(JoinOptions, UsesMpiRendezvousUnderMpirunWithoutMasterAddr) {
   EXPECT_EQ(join_options({}).size, 1);
   Environment mpich = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}};
   EXPECT_EQ(join_options(mpich).endpoint, "mpi://mpich");
@@ -46,10 +46,10 @@ TEST(JoinOptions, RanksOfAnMpirunMeetThroughItUnlessToldWhere) {
   mpich["MPI_LOCALRANKID"] = "1", mpich["MPI_LOCALNRANKS"] = "2";
   mpich["MASTER_ADDR"] = "127.0.0.1", mpich["MASTER_PORT"] = "4321";
   EXPECT_EQ(join_options(mpich).endpoint, "tcp://127.0.0.1:4321");
-  EXPECT_EQ(join_options(mpich, true).endpoint, "mpi://mpich") << "messages over MPI need it anyhow";
+  EXPECT_EQ(join_options(mpich, true).endpoint, "mpi://mpich") << "the MPI transport always uses the MPI rendezvous";
 }
 
-TEST(JoinOptions, TorchrunsStoreHasMasterPort) {
+TEST(JoinOptions, DoesNotListenOnMasterPortThatTorchrunStoreUses) {
   using Port = net::RendezvousOptions::Port;
   Environment workers = torchrun(0);
   EXPECT_EQ(join_options(workers).port, Port::shared);
@@ -59,10 +59,10 @@ TEST(JoinOptions, TorchrunsStoreHasMasterPort) {
   EXPECT_EQ(join_options(workers).port, Port::taken);
   EXPECT_EQ(join_options(workers).job, "port-29500/7");
   workers["ESPALIER_JOB"] = "local-1";
-  EXPECT_EQ(join_options(workers).port, Port::own) << "our launcher's hub has a port of its own";
+  EXPECT_EQ(join_options(workers).port, Port::own) << "the hub of espalier launch has a separate port";
 }
 
-TEST(JoinOptions, TimeoutsComeFromTheEnvironment) {
+TEST(JoinOptions, ReadsTimeoutsFromEnvironment) {
   Environment workers = torchrun(0);
   EXPECT_EQ(join_options(workers).net.start_timeout, std::chrono::minutes(10));
   EXPECT_EQ(join_options(workers).net.link_timeout, std::chrono::seconds(30));
@@ -76,7 +76,7 @@ TEST(JoinOptions, TimeoutsComeFromTheEnvironment) {
   }
 }
 
-TEST(JoinOptions, MessagesOverMpiNeedAnMpirun) {
+TEST(JoinOptions, MpiTransportNeedsMpirun) {
   try {
     join_options(torchrun(0), true);
     FAIL() << "accepted";
@@ -96,7 +96,7 @@ TEST(JoinOptions, RanksOnSeveralHostsNeedASecret) {
   }
 }
 
-TEST(JoinOptions, RanksThatMeetOnLoopbackAreOnOneHost) {
+TEST(JoinOptions, LoopbackAddressMeansOneHost) {
   const char* folder = std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp";
   for (const char* address : {"127.0.0.1", "localhost", "::1"}) {
     const net::RendezvousOptions options = join_options({{"RANK", "1"},
@@ -108,22 +108,22 @@ TEST(JoinOptions, RanksThatMeetOnLoopbackAreOnOneHost) {
   }
 }
 
-TEST(JoinOptions, EncryptionIsAskedForInOneWay) {
+TEST(JoinOptions, EncryptionAcceptsOnlyZeroAndOne) {
   EXPECT_FALSE(join_options({}).encrypt);
   EXPECT_FALSE(join_options({{"ESPALIER_ENCRYPT", "0"}}).encrypt);
   EXPECT_TRUE(join_options({{"ESPALIER_ENCRYPT", "1"}}).encrypt);
-  // Whoever believes to have asked for it must not go without.
+  // An invalid value is an error. Otherwise a user who asked for encryption could run without it.
   EXPECT_THROW(join_options({{"ESPALIER_ENCRYPT", "yes"}}), UsageError);
 }
 
-TEST(LocalWorld, RanksAreToldWhereTheHubIs) {
+TEST(LocalWorld, PassesTheHubAddressToRanks) {
   LocalOptions options;
   options.num_ranks = 2;
-  options.output = LocalOptions::Output::last_words;
+  options.output = LocalOptions::Output::stderr_tail;
   options.command = {"/bin/bash", "-c", "echo $MASTER_ADDR:$MASTER_PORT:${#ESPALIER_JOB} $(wc -c <&3) >&2; exit 5"};
   LocalWorld world = start_local_world(options);
   ASSERT_TRUE(world.job->wait(Deadline::after_ms(20000)));
-  EXPECT_EQ(world.job->failure()->last_words, fmt::format("127.0.0.1:{}:22 32\n", world.hub->port()));
+  EXPECT_EQ(world.job->failure()->stderr_tail, fmt::format("127.0.0.1:{}:22 32\n", world.hub->port()));
 }
 
 }  // namespace

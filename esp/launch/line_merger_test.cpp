@@ -1,4 +1,4 @@
-#include "esp/launch/merge.h"
+#include "esp/launch/line_merger.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 const Clock::time_point kStart{};
 
-TEST(LineMerger, PrefixesWholeLinesAndKeepsPartialOnes) {
+TEST(LineMerger, PrefixesCompleteLinesAndBuffersPartialOnes) {
   LineMerger merger(2);
   merger.feed(1, "hel", kStart);
   EXPECT_THAT(merger.take(kStart, true), IsEmpty());
@@ -20,13 +20,13 @@ TEST(LineMerger, PrefixesWholeLinesAndKeepsPartialOnes) {
   EXPECT_THAT(merger.take(kStart, true), ElementsAre("[rank 1] wor\n"));
 }
 
-TEST(LineMerger, CollapsesWhatAllSayWithoutWaiting) {
+TEST(LineMerger, PrintsLineAtOnceWhenAllRanksWroteIt) {
   LineMerger merger(3);
   for (int rank : {2, 0, 1}) merger.feed(rank, "same\n", kStart);
   EXPECT_THAT(merger.take(kStart), ElementsAre("[ranks 0-2] same\n"));
 }
 
-TEST(LineMerger, WaitsOnlyOneWindowForTheOthers) {
+TEST(LineMerger, WaitsOneWindowForSameLineOfOtherRanks) {
   LineMerger merger(3);
   merger.feed(0, "x\n", kStart);
   merger.feed(2, "x\n", kStart);
@@ -34,14 +34,14 @@ TEST(LineMerger, WaitsOnlyOneWindowForTheOthers) {
   EXPECT_THAT(merger.take(kStart + LineMerger::kWindow), ElementsAre("[ranks 0,2] x\n"));
 }
 
-TEST(LineMerger, ARanksLinesKeepTheirOrder) {
+TEST(LineMerger, KeepsLineOrderOfEachRank) {
   LineMerger merger(2);
   merger.feed(0, "a\nb\na\n", kStart);
   merger.feed(1, "b\na\n", kStart);
   EXPECT_THAT(merger.take(kStart, true), ElementsAre("[rank 0] a\n", "[ranks 0-1] b\n", "[ranks 0-1] a\n"));
 }
 
-TEST(LineMerger, ForgetsTheErrorARankEndedWith) {
+TEST(LineMerger, DropsPendingErrorOfRank) {
   LineMerger merger(3);
   merger.feed(1, "a warning\nespalier: rank 0 has left\nthe job\n", kStart);
   merger.feed(2, "espalier: rank 0 has left\n", kStart);
@@ -49,16 +49,16 @@ TEST(LineMerger, ForgetsTheErrorARankEndedWith) {
   EXPECT_THAT(merger.take(kStart, true), ElementsAre("[rank 1] a warning\n", "[rank 2] espalier: rank 0 has left\n"));
 }
 
-TEST(LineMerger, NamesARankOnce) {
+TEST(LineMerger, RemovesRankPrefixFromLogLine) {
   LineMerger merger(2);
   merger.feed(1, "12:34:56.789 warn  [rank 1] slow\n[rank 0] said it\n", kStart);
   EXPECT_THAT(merger.take(kStart, true),
               ElementsAre("[rank 1] 12:34:56.789 warn  slow\n", "[rank 1] [rank 0] said it\n"));
 }
 
-TEST(LineMerger, NamesRanges) {
-  EXPECT_EQ(name_ranks({3}), "rank 3");
-  EXPECT_EQ(name_ranks({0, 1, 2, 5, 7, 8}), "ranks 0-2,5,7-8");
+TEST(LineMerger, FormatsRankRanges) {
+  EXPECT_EQ(format_ranks({3}), "rank 3");
+  EXPECT_EQ(format_ranks({0, 1, 2, 5, 7, 8}), "ranks 0-2,5,7-8");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "esp/launch/lobby.h"
+#include "esp/launch/elastic_rendezvous.h"
 
 #include <algorithm>
 #include <thread>
@@ -25,54 +25,55 @@ std::string change_key(int number) {
   return fmt::format("change/{}", number);
 }
 
-// The endpoint's host as it resolves now, and again until it does.
-net::SocketAddress resolved(const std::string& endpoint, Deadline deadline) {
+// Resolves the host name of the endpoint. Retries until the name has an address or the deadline passes.
+net::SocketAddress resolve_endpoint(const std::string& endpoint, Deadline deadline) {
   const net::HostPort at = net::parse_endpoint("tcp://" + endpoint);
   for (;;) {
     if (const auto found = net::resolve(at.host, at.port); !found.empty()) return found.front();
     if (deadline.passed())
       throw CommError(
           CommError::Kind::timeout, -1,
-          fmt::format("--rdzv-endpoint {}: the name has no address. Check its spelling and the DNS", endpoint));
+          fmt::format("--rdzv-endpoint {}: cannot resolve the host name. Check its spelling and the DNS", endpoint));
     std::this_thread::sleep_for(kPause);
   }
 }
 
 }  // namespace
 
-int Epoch::place_of(int host) const {
+int Epoch::member_index(int host) const {
   const auto at = std::find(members.begin(), members.end(), host);
   return at == members.end() ? -1 : static_cast<int>(at - members.begin());
 }
 
-std::string text_of(const Epoch& epoch) {
+std::string encode(const Epoch& epoch) {
   return Json{{"number", epoch.number}, {"members", epoch.members}, {"endpoint", epoch.endpoint}}.dump();
 }
 
-Epoch epoch_of(const std::string& text) {
-  return read_message(text, "the first host's list of hosts", [](const Json& json) {
+Epoch parse_epoch(const std::string& text) {
+  return read_message(text, "the list of hosts from host 0", [](const Json& json) {
     Epoch epoch{int_of(json.at("number")), {}, json.at("endpoint")};
-    if (!json.at("members").is_array()) throw IoError("members: expected a list");
+    if (!json.at("members").is_array())
+      throw IoError(fmt::format("members: got {}; expected a list", json.at("members").type_name()));
     for (const Json& member : json.at("members")) epoch.members.push_back(int_of(member));
     return epoch;
   });
 }
 
-std::string word_of_first_host(const std::function<std::string(Deadline)>& get, Duration timeout) {
+std::string wait_for_first_host(const std::function<std::string(Deadline)>& get, Duration timeout) {
   try {
     return get(Deadline::after(timeout));
   } catch (const CommError& error) {
     if (error.kind() != CommError::Kind::timeout) throw;
     throw CommError(CommError::Kind::timeout, 0,
-                    fmt::format("host 0 has not started the ranks within {:g} s (--rdzv-timeout). Look at its output",
+                    fmt::format("host 0 has not started the ranks within {:g} s (--rdzv-timeout). Check its output",
                                 std::chrono::duration<double>(timeout).count()));
   }
 }
 
-Lobby::Lobby(const LobbyOptions& options, Deadline deadline) {
-  const net::SocketAddress at = resolved(options.endpoint, deadline);
+ElasticRendezvous::ElasticRendezvous(const ElasticRendezvousOptions& options, Deadline deadline) {
+  const net::SocketAddress at = resolve_endpoint(options.endpoint, deadline);
   address_ = at.text();
-  const std::string job = options.job + "/lobby";
+  const std::string job = options.job + "/rendezvous";
   if (options.first) {
     net::HubOptions opening;
     opening.address = options.net.bind_any ? (at.text().find(':') == std::string::npos ? "0.0.0.0" : "::") : at.text();
@@ -84,7 +85,7 @@ Lobby::Lobby(const LobbyOptions& options, Deadline deadline) {
     opening.log = options.log;
     hub_ = std::make_unique<net::Hub>(opening);
   }
-  // Nobody joins here: hosts only read and write what is written down.
+  // A host only uses the hub's key-value store; it does not join a world of ranks.
   net::Socket line;
   try {
     line = net::connect_to(at.text(), at.port(), options.secret, {net::Role::store, 0, job, 0, 0}, "", deadline);
@@ -97,28 +98,28 @@ Lobby::Lobby(const LobbyOptions& options, Deadline deadline) {
   }
   const net::HubStore::Options store{options.net.start_timeout, options.net.link_timeout, "host 0"};
   store_ = std::make_unique<net::HubStore>(std::move(line), store, deadline);
-  if (!options.first) number_ = static_cast<int>(store_->add(kArrived, 1));
+  if (!options.first) host_number_ = static_cast<int>(store_->add(kArrived, 1));
 }
 
-int Lobby::num_arrived() const {
+int ElasticRendezvous::num_hosts() const {
   return 1 + static_cast<int>(store_->add(kArrived, 0));
 }
 
-void Lobby::call(const Epoch& epoch) {
-  store_->set(epoch_key(epoch.number), text_of(epoch));
+void ElasticRendezvous::publish_epoch(const Epoch& epoch) {
+  store_->set(epoch_key(epoch.number), encode(epoch));
 }
 
-void Lobby::say_change_is_due(int epoch) {
+void ElasticRendezvous::request_change(int epoch) {
   store_->set(change_key(epoch), "");
 }
 
-bool Lobby::change_is_due(int epoch) const {
+bool ElasticRendezvous::change_requested(int epoch) const {
   return store_->try_get(change_key(epoch)).has_value();
 }
 
-Epoch Lobby::await(int epoch, Duration timeout) {
-  return epoch_of(
-      word_of_first_host([&](Deadline deadline) { return store_->get(epoch_key(epoch), deadline); }, timeout));
+Epoch ElasticRendezvous::wait_for_epoch(int epoch, Duration timeout) {
+  return parse_epoch(
+      wait_for_first_host([&](Deadline deadline) { return store_->get(epoch_key(epoch), deadline); }, timeout));
 }
 
 }  // namespace esp::launch

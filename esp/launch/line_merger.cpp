@@ -1,4 +1,4 @@
-#include "esp/launch/merge.h"
+#include "esp/launch/line_merger.h"
 
 #include <utility>
 
@@ -7,12 +7,12 @@
 namespace esp::launch {
 
 void LineMerger::feed(int rank, std::string_view bytes, Clock::time_point now) {
-  constexpr size_t kLongestLine = size_t{1} << 20;  // a rank that never ends its line must not fill our memory
+  constexpr size_t kMaxLineBytes = size_t{1} << 20;  // limits memory if a rank prints a line without an end
   std::string& partial = partial_[static_cast<size_t>(rank)];
   while (!bytes.empty()) {
     size_t newline = bytes.find('\n');
     partial.append(bytes.substr(0, newline));
-    if (newline == bytes.npos && partial.size() < kLongestLine) return;
+    if (newline == bytes.npos && partial.size() < kMaxLineBytes) return;
     add(rank, std::exchange(partial, {}), now);
     if (newline == bytes.npos) return;
     bytes.remove_prefix(newline + 1);
@@ -26,11 +26,12 @@ void LineMerger::end(int rank, Clock::time_point now) {
 
 void LineMerger::add(int index, std::string text, Clock::time_point now) {
   const int rank = first_rank_ + index;
-  // A rank's log names it behind time and level; we do, for all that say the same.
-  constexpr size_t kBehindLevel = 30;
+  // In a log line of a rank, "[rank k]" follows the time and the level. It is removed, because the merged line gets the
+  // prefix "[ranks …]".
+  constexpr size_t kMaxPrefixBytes = 30;
   const std::string own = fmt::format("[rank {}] ", rank);
-  if (const size_t at = text.find(own); at < kBehindLevel) text.erase(at, own.size());
-  // Joining an earlier line may not overtake another line of this rank.
+  if (const size_t at = text.find(own); at < kMaxPrefixBytes) text.erase(at, own.size());
+  // Searches backwards for an equal line, but not past a line of this rank: its lines must keep their order.
   for (auto line = lines_.rbegin(); line != lines_.rend() && !line->ranks.contains(rank); ++line)
     if (line->text == text) {
       line->ranks.insert(rank);
@@ -45,21 +46,21 @@ void LineMerger::drop_error(int index) {
   for (size_t i = 0; i < lines_.size(); ++i)
     if (lines_[i].ranks.contains(rank) && lines_[i].text.starts_with("espalier: ")) first = i;
   for (size_t i = first; i < lines_.size(); ++i) lines_[i].ranks.erase(rank);
-  std::erase_if(lines_, [](const Line& line) { return line.ranks.empty(); });
+  std::erase_if(lines_, [](const MergedLine& line) { return line.ranks.empty(); });
 }
 
 std::vector<std::string> LineMerger::take(Clock::time_point now, bool all) {
   std::vector<std::string> ready;
   while (!lines_.empty()) {
-    const Line& line = lines_.front();
+    const MergedLine& line = lines_.front();
     if (!all && static_cast<int>(line.ranks.size()) < num_ranks_ && now - line.since < kWindow) break;
-    ready.push_back(fmt::format("[{}] {}\n", name_ranks(line.ranks), line.text));
+    ready.push_back(fmt::format("[{}] {}\n", format_ranks(line.ranks), line.text));
     lines_.pop_front();
   }
   return ready;
 }
 
-std::string name_ranks(const std::set<int>& ranks) {
+std::string format_ranks(const std::set<int>& ranks) {
   std::string text;
   for (auto it = ranks.begin(); it != ranks.end();) {
     int first = *it, last = first;
