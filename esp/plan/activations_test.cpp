@@ -21,7 +21,7 @@ ModelShape gpt3() {
   return shape;
 }
 
-// The paper's setting: stored scores, dropout, fused softmax.
+// The setting of Korthikanti et al. 2022: stored scores, dropout, fused softmax.
 Policy paper() {
   Policy p;
   p.flash = false;
@@ -35,8 +35,8 @@ double kept(const Policy& p) {
   return kept_bytes(layer_activations(gpt3(), p, false), p.recompute);
 }
 
-// Korthikanti et al. 2022, table 2.
-TEST(Activations, LayerKeepsTheBytesOfThePaper) {
+// Korthikanti et al. 2022, table 2: bytes of a layer for each recomputation.
+TEST(Activations, LayerBytesMatchKorthikantiTable) {
   Policy p = paper();
   EXPECT_DOUBLE_EQ(kept(p), s * b * h * (34 + 5 * a * s / h));
   p.tp = 8;
@@ -60,7 +60,7 @@ TEST(Activations, FusedAttentionKeepsNoScores) {
   EXPECT_NEAR(kept(p), 34 * s * b * h, 0.01 * 34 * s * b * h);
 }
 
-TEST(Activations, CountGatesAndGroupedKeysByTensor) {
+TEST(Activations, LayerBytesIncludeGatesAndGroupedKeyHeads) {
   ModelShape shape = gpt3();
   shape.arch = "llama";
   shape.gated = shape.rms = true;
@@ -74,7 +74,7 @@ TEST(Activations, CountGatesAndGroupedKeysByTensor) {
                    tokens * (norms + inputs + qkv + out + rows + ffn));
 }
 
-TEST(Activations, ContextAndLengthDivideAndMultiply) {
+TEST(Activations, BytesScaleWithTokensPerRank) {
   Policy p = paper();
   p.flash = true;
   const double whole = kept(p);
@@ -85,7 +85,7 @@ TEST(Activations, ContextAndLengthDivideAndMultiply) {
   EXPECT_DOUBLE_EQ(kept(p), 3 * whole);
 }
 
-TEST(Activations, LiveMicroBatchesEqualTheSchedules) {
+TEST(Activations, LiveMicroBatchesMatchExecutedSchedules) {
   Policy p;
   p.pp = 8;
   p.global_batch = 64;
@@ -93,11 +93,11 @@ TEST(Activations, LiveMicroBatchesEqualTheSchedules) {
   EXPECT_EQ(live_micro_batches(p, 7), 1);
   p.schedule = "gpipe";
   EXPECT_EQ(live_micro_batches(p, 3), 64);
-  // The first stage of the interleaved schedule: activations of L (1 + (p−1)/(p v)) layers.
+  // Interleaved schedule: the first stage holds the activations of L·(1 + (p − 1)/(p·v)) layers.
   p.schedule = "interleaved";
   p.interleave = 3;
   EXPECT_DOUBLE_EQ(live_micro_batches(p, 0) / 8, 1 + 7.0 / (8 * 3));
-  // Equals the count of the schedules that the runtime executes.
+  // The closed form equals the peak of the schedules that the runtime executes.
   const parallel::ScheduleShape shape{8, 3, 64};
   for (int stage = 0; stage < 8; ++stage)
     EXPECT_DOUBLE_EQ(live_micro_batches(p, stage) * 3, parallel::schedule_row("interleaved").live(shape, stage));
@@ -109,7 +109,7 @@ TEST(Activations, LiveMicroBatchesEqualTheSchedules) {
   EXPECT_LT(half, 8);
 }
 
-TEST(Activations, ExpertsKeepTheRowsRoutedToThem) {
+TEST(Activations, ExpertLayersKeepRoutedRows) {
   ModelShape shape = gpt3();
   shape.experts = 8;
   shape.topk = 2;

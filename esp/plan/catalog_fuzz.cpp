@@ -1,4 +1,5 @@
-// Arbitrary bytes as a catalog file: an error, or a catalog; every cluster of it is written and read back equal.
+// Fuzz target: arbitrary bytes as a catalog file. They must give an error or a valid catalog, and every cluster of the
+// catalog must survive writing and reading unchanged.
 #include <cmath>
 #include <string>
 #include <string_view>

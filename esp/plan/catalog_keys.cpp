@@ -10,7 +10,7 @@ constexpr double kTera = 1e12, kGiga = 1e9, kMiB = 1024.0 * 1024, kGiB = 1024.0 
 
 }  // namespace
 
-std::vector<Key> efficiency_keys(Efficiency& e) {
+std::vector<DescriptionKey> efficiency_keys(Efficiency& e) {
   return {
       {"gemm_peak", &e.gemm_peak},
       {"gemm_fp8_peak", &e.gemm_fp8_peak},
@@ -26,7 +26,7 @@ std::vector<Key> efficiency_keys(Efficiency& e) {
   };
 }
 
-std::vector<Key> processor_keys(Processor& p) {
+std::vector<DescriptionKey> processor_keys(Processor& p) {
   return {
       {"name", &p.name},
       {"kind", &p.kind},
@@ -46,9 +46,9 @@ std::vector<Key> processor_keys(Processor& p) {
   };
 }
 
-std::vector<Key> processor_row_keys(ProcessorRow& row) {
-  std::vector<Key> keys = processor_keys(row.processor);
-  const std::vector<Key> more = {
+std::vector<DescriptionKey> processor_row_keys(ProcessorRow& row) {
+  std::vector<DescriptionKey> keys = processor_keys(row.processor);
+  const std::vector<DescriptionKey> more = {
       {"aliases", &row.aliases},   {"nominal_gb", &row.nominal_gb},   {"inside", &row.inside},
       {"host", &row.host},         {"across", &row.across},           {"domain", &row.domain},
       {"per_node", &row.per_node}, {"across_gbps", &row.across_gbps},
@@ -57,7 +57,7 @@ std::vector<Key> processor_row_keys(ProcessorRow& row) {
   return keys;
 }
 
-std::vector<Key> link_keys(LinkSpec& link) {
+std::vector<DescriptionKey> link_keys(LinkSpec& link) {
   return {
       {"bandwidth_gbs", &link.bandwidth, kGiga},
       {"latency_us", &link.latency, kMicro},
@@ -70,7 +70,7 @@ std::vector<Key> link_keys(LinkSpec& link) {
   };
 }
 
-std::vector<Key> cluster_keys(Cluster& c) {
+std::vector<DescriptionKey> cluster_keys(Cluster& c) {
   return {
       {"nodes", &c.num_nodes},
       {"per_node", &c.per_node},
@@ -86,7 +86,7 @@ std::vector<Key> cluster_keys(Cluster& c) {
   };
 }
 
-std::vector<Key> shape_keys(ModelShape& s) {
+std::vector<DescriptionKey> shape_keys(ModelShape& s) {
   return {
       {"layers", &s.layers},
       {"hidden", &s.hidden},

@@ -1,5 +1,5 @@
-// Key tables of descriptions: the key in a file, its member, and its unit. A new member of a struct of cluster.h that
-// files can set needs one line here.
+// Tables of the keys of catalog files: key name, struct member, unit. A new member of a struct in cluster.h needs one
+// line here if files can set it.
 #pragma once
 
 #include <vector>
@@ -9,11 +9,11 @@
 
 namespace esp::plan {
 
-std::vector<Key> efficiency_keys(Efficiency& e);
-std::vector<Key> processor_keys(Processor& p);
-std::vector<Key> processor_row_keys(ProcessorRow& row);
-std::vector<Key> link_keys(LinkSpec& link);
-std::vector<Key> cluster_keys(Cluster& c);
-std::vector<Key> shape_keys(ModelShape& s);
+std::vector<DescriptionKey> efficiency_keys(Efficiency& e);
+std::vector<DescriptionKey> processor_keys(Processor& p);
+std::vector<DescriptionKey> processor_row_keys(ProcessorRow& row);
+std::vector<DescriptionKey> link_keys(LinkSpec& link);
+std::vector<DescriptionKey> cluster_keys(Cluster& c);
+std::vector<DescriptionKey> shape_keys(ModelShape& s);
 
 }  // namespace esp::plan

@@ -20,8 +20,8 @@ std::string refusal(std::string_view text) {
   return "accepted";
 }
 
-TEST(Catalog, BuiltInProcessorsHaveTheSizesAndRatesOfTheLectures) {
-  const Catalog& catalog = shipped_catalog();
+TEST(Catalog, BuiltInProcessorsMatchSizesAndRatesInLectures) {
+  const Catalog& catalog = built_in_catalog();
   for (const auto& [name, gb] : {std::pair{"P100", 16.0},
                                  {"V100", 32.0},
                                  {"A100-40GB", 40.0},
@@ -39,8 +39,8 @@ TEST(Catalog, BuiltInProcessorsHaveTheSizesAndRatesOfTheLectures) {
   EXPECT_EQ(catalog.link("pcie5-x16").bandwidth, 63e9);
 }
 
-TEST(Catalog, EveryProcessorHasSourcesAndScalesToACluster) {
-  const Catalog& catalog = shipped_catalog();
+TEST(Catalog, EveryProcessorCitesItsRatesAndBuildsACluster) {
+  const Catalog& catalog = built_in_catalog();
   EXPECT_GE(catalog.processors().size(), 22u);
   for (const ProcessorRow& row : catalog.processors()) {
     EXPECT_TRUE(row.processor.sources.contains("rates")) << row.name;
@@ -54,7 +54,7 @@ TEST(Catalog, EveryProcessorHasSourcesAndScalesToACluster) {
 }
 
 TEST(Catalog, RecognisesCommonSpellings) {
-  const Catalog& catalog = shipped_catalog();
+  const Catalog& catalog = built_in_catalog();
   const auto name = [&](const char* text, double gb) {
     const ProcessorRow* row = catalog.recognise(text, gb);
     return row ? row->name : "none";
@@ -70,8 +70,8 @@ TEST(Catalog, RecognisesCommonSpellings) {
   EXPECT_EQ(name("abacus", 0), "none");
 }
 
-TEST(Catalog, BuildsAClusterFromAFewFigures) {
-  const Catalog& catalog = shipped_catalog();
+TEST(Catalog, BuildsClusterFromProcessorNameAndCount) {
+  const Catalog& catalog = built_in_catalog();
   std::vector<std::string> assumed;
   Cluster c = make_cluster(catalog, catalog.processor("A100"), {512, 8, 400, 80}, &assumed);
   EXPECT_EQ(c.num_nodes, 64);
@@ -88,7 +88,7 @@ TEST(Catalog, BuildsAClusterFromAFewFigures) {
   EXPECT_EQ(make_cluster(catalog, catalog.processor("H100"), {3, 8, 0, 0}).size(), 3);
 }
 
-TEST(Catalog, UserFileExtendsTheBuiltInRows) {
+TEST(Catalog, UserFileExtendsBuiltInEntries) {
   Catalog catalog;
   const std::string name = catalog.add(R"(
 [[processor]]
@@ -119,7 +119,7 @@ across = {like = "roce-400", latency_us = 30}
   EXPECT_EQ(c.across.bandwidth, 50e9);
 }
 
-TEST(Catalog, WrittenClusterIsReadBackEqual) {
+TEST(Catalog, ClusterFileRoundTrips) {
   Catalog catalog;
   Cluster c = catalog.cluster("llama3-24k");
   c.name = "copy";
@@ -132,7 +132,7 @@ TEST(Catalog, WrittenClusterIsReadBackEqual) {
 
 TEST(Catalog, BuiltInModelsHaveThePublishedParameterCounts) {
   const auto billions = [](const char* name) {
-    const CatalogModel* row = shipped_catalog().find_model(name);
+    const CatalogModel* row = built_in_catalog().find_model(name);
     return row ? row->shape.parameters() / 1e9 : 0;
   };
   for (const auto& [name, count] : {std::pair{"llama2-7b", 6.738},
@@ -153,13 +153,13 @@ TEST(Catalog, BuiltInModelsHaveThePublishedParameterCounts) {
                                     {"mt-nlg-530b", 529.6},
                                     {"gpt-1t", 1008.0}})
     EXPECT_NEAR(billions(name), count, 0.0005 * count) << name;
-  EXPECT_NEAR(shipped_catalog().find_model("mixtral-8x7b")->shape.active_parameters() / 1e9, 12.88, 0.01);
+  EXPECT_NEAR(built_in_catalog().find_model("mixtral-8x7b")->shape.active_parameters() / 1e9, 12.88, 0.01);
 }
 
-TEST(Catalog, RejectsUnknownNamesWithTheNearest) {
+TEST(Catalog, ErrorForUnknownNameSuggestsNearest) {
   EXPECT_THAT(refusal("[[processor]]\nname = \"x\"\nlike = \"H100\"\nmemory_gbi = 3\n"), HasSubstr("memory_gib"));
   EXPECT_THAT(refusal("[[procesor]]\nname = \"x\"\n"), HasSubstr("processor"));
-  EXPECT_THAT(refusal("[[processor]]\nlike = \"H100\"\n"), HasSubstr("without a name"));
+  EXPECT_THAT(refusal("[[processor]]\nlike = \"H100\"\n"), HasSubstr("name: missing; expected a string"));
   EXPECT_THAT(refusal("[[processor]]\nname = \"x\"\n"), HasSubstr("memory_gib: expected"));
   EXPECT_THAT(refusal("[cluster]\nname = \"x\"\nprocessor = \"H1000\"\n"), HasSubstr("H100-80GB-SXM"));
   EXPECT_THAT(refusal("[cluster]\nname = \"x\"\nprocessor = \"H100\"\nnodes = 0\n"), HasSubstr("at least 1"));

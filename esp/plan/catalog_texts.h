@@ -6,9 +6,9 @@
 
 namespace esp::plan {
 
-struct EmbeddedText {
-  std::string_view name, text;  // "processors.toml"
+struct CatalogText {
+  std::string_view name, text;  // name: "processors.toml"; text: the file's content
 };
-std::span<const EmbeddedText> embedded_texts();
+std::span<const CatalogText> catalog_texts();
 
 }  // namespace esp::plan

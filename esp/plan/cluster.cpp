@@ -17,7 +17,7 @@ double Processor::flops(const std::string& precision) const {
     if (precision == rate.name) return rate.flops;
     known += (known.empty() ? "" : ", ") + std::string(rate.name);
   }
-  throw UsageError("precision: got " + precision + "; " + name + " supports " + known);
+  throw UsageError("precision: got " + precision + "; expected one that " + name + " supports: " + known);
 }
 
 }  // namespace esp::plan

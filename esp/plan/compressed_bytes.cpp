@@ -10,7 +10,7 @@
 namespace esp::plan {
 namespace {
 
-// The number after the `index`-th colon of a specification.
+// The number after the `index`-th colon of a compressor specification ("qsgd:16:512"); `otherwise` if there is none.
 double parameter(const std::string& spec, int index, double otherwise) {
   size_t at = 0;
   for (int i = 0; i < index; ++i) {
@@ -26,14 +26,14 @@ double parameter(const std::string& spec, int index, double otherwise) {
 
 double share(const std::string& spec) {
   const double part = parameter(spec, 1, 0.01);
-  return part < 1 ? part : 0.01;  // a number of values per bucket: assumes the usual fraction
+  return part < 1 ? part : 0.01;  // topk:1000 gives a count instead of a fraction; 1 % is assumed
 }
 
-struct Code {
+struct CompressorRow {
   std::string_view name;
   double (*bytes)(const std::string& spec, const ModelShape& shape, double plain);
 };
-constexpr Code kCodes[] = {
+constexpr CompressorRow kCodes[] = {
     {"none", [](const std::string&, const ModelShape&, double plain) { return plain; }},
     {"identity", [](const std::string&, const ModelShape&, double) { return 4.0; }},
     {"fp16", [](const std::string&, const ModelShape&, double) { return 2.0; }},
@@ -42,7 +42,7 @@ constexpr Code kCodes[] = {
     {"int4", [](const std::string& spec, const ModelShape&, double) { return 0.5 + 4 / parameter(spec, 1, 128); }},
     {"random",
      [](const std::string& spec, const ModelShape&, double) {
-       if (spec.find(':') == std::string::npos) return 1.5;  // 4095 levels
+       if (spec.find(':') == std::string::npos) return 1.5;  // default: 4095 levels need 12 bits
        return std::ceil(std::log2(static_cast<double>(std::count(spec.begin(), spec.end(), ',') + 1))) / 8;
      }},
     {"qsgd",
@@ -54,7 +54,7 @@ constexpr Code kCodes[] = {
     {"onebit", [](const std::string&, const ModelShape&, double) { return 0.125; }},
     {"topk", [](const std::string& spec, const ModelShape&, double) { return 8 * share(spec); }},
     {"randomk", [](const std::string& spec, const ModelShape&, double) { return 4 * share(spec); }},
-    // depends on the values; as topk's
+    // The number of sent values depends on the data; assumed to be that of topk (1 %).
     {"threshold", [](const std::string&, const ModelShape&, double) { return 8 * 0.01; }},
     {"powersgd",
      [](const std::string& spec, const ModelShape& shape, double plain) {
@@ -65,7 +65,7 @@ constexpr Code kCodes[] = {
 
 }  // namespace
 
-double code_bytes(const std::string& compress, const ModelShape& shape, double plain) {
+double compressed_value_bytes(const std::string& compress, const ModelShape& shape, double plain) {
   const std::string name = compress.empty() ? "none" : compress.substr(0, compress.find(':'));
   return find_row("compress", kCodes, name).bytes(compress, shape, plain);
 }

@@ -1,5 +1,5 @@
-// Wire bytes of compressed gradients, by the name in a run file's sync.compress (docs/compression.md): bytes per value
-// of a long vector. Encoding runs beside backward and is not counted.
+// Bytes on the wire per gradient value of a long vector, for each compressor of sync.compress (docs/compression.md).
+// Encoding time is not included, because encoding overlaps backward.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace esp::plan {
 
-// `plain`: bytes of an uncompressed value ("none"). UsageError suggests the nearest known name.
-double code_bytes(const std::string& compress, const ModelShape& shape, double plain);
+// Bytes per value. `plain`: bytes of an uncompressed value, the result for "none". UsageError for an unknown name
+// suggests the nearest one.
+double compressed_value_bytes(const std::string& compress, const ModelShape& shape, double plain);
 
 }  // namespace esp::plan

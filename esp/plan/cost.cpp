@@ -1,4 +1,4 @@
-// Cost of a whole training: steps, hours including failures, price and energy.
+// Cost of a complete training run: number of steps, hours including failures, price and energy.
 #include <algorithm>
 
 #include "esp/plan/estimate.h"
@@ -7,11 +7,13 @@
 namespace esp::plan {
 namespace {
 
-constexpr double kRestartS = 600;         // detect, replace, load
-constexpr double kOverheadOfPower = 1.3;  // hosts, network and cooling, over the processors' draw
-constexpr double kDiskBandwidth = 1e9;    // per processor, where the cluster has no figure
+constexpr double kRestartS = 600;  // seconds for failure detection, replacement of the node and checkpoint load
+// power of the whole cluster (hosts, network, cooling) / power of the processors
+constexpr double kOverheadOfPower = 1.3;
+constexpr double kDiskBandwidth = 1e9;  // disk bytes/s per processor, if the cluster has no figure
 
-// A checkpoint contains weights and optimizer states once: 14 bytes per parameter, written by all ranks together.
+// Seconds to write a checkpoint of 14 bytes per parameter (weights and optimizer states). All ranks write at the same
+// time.
 double checkpoint_s(const Estimate& e, const Cluster& c, const Policy& p) {
   const double disk = c.disk_bandwidth > 0 ? c.disk_bandwidth : kDiskBandwidth;
   return 14 * e.parameters / (disk * p.world());

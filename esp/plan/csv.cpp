@@ -26,14 +26,15 @@ bool says_nothing(const std::string& cell) {
          word == "unknown" || word == "?" || word == "not published";
 }
 
-// The separator: commas, unless the first line has none and has another common separator.
+// Returns the column separator: a comma, or a semicolon or tab if the first line has no comma.
 char divider_of(std::string_view text) {
   const std::string_view head = text.substr(0, text.find_first_of("\r\n"));
   if (has(head, ",")) return ',';
   return has(head, ";") ? ';' : has(head, "\t") ? '\t' : ',';
 }
 
-// "Hidden size", "hidden-size" and "hidden_size" are equal; some columns have longer aliases.
+// Another name of a column. Column names are normalised first: "Hidden size", "hidden-size" and "hidden_size" are
+// equal.
 struct Alias {
   std::string_view given, column;
 };
@@ -67,7 +68,8 @@ std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::stri
   const auto end_row = [&] {
     if (begun || !row.empty()) {
       row.push_back(std::move(cell));
-      if (rows.size() >= kMaxCsvRows) throw IoError(fmt::format("{}: more than {} rows", name, kMaxCsvRows));
+      if (rows.size() >= kMaxCsvRows)
+        throw IoError(fmt::format("{}: too many rows; expected at most {}. Split the file", name, kMaxCsvRows));
       rows.push_back(std::move(row));
     }
     row.clear();
@@ -100,7 +102,9 @@ std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::stri
       begun = true;
     }
   }
-  if (quoted) throw IoError(fmt::format("{}:{}: this quote is never closed", name, opened));
+  if (quoted)
+    throw IoError(
+        fmt::format("{}:{}: a quoted field starts in this line and is never closed. Add the missing \"", name, opened));
   end_row();
   return rows;
 }

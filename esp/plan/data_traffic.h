@@ -1,5 +1,5 @@
-// Cost of data parallelism in a step: gradient sums, ZeRO's scatters and gathers, the update, offload; and the part of
-// it hidden behind backward and forward.
+// Time of data parallelism per step: gradient reduction, ZeRO's reduce-scatters and all-gathers, optimizer update and
+// offload. Also the exposed communication, which forward and backward do not hide.
 #pragma once
 
 #include <vector>
@@ -13,14 +13,16 @@ struct DataTraffic {
   std::vector<GroupTraffic> rows;
   double exposed_s = 0, update_s = 0, offload_s = 0;
 };
-// `slowest` is the piece with the longest time per micro-batch: its backward hides the sums.
-DataTraffic data_traffic(const Setting& setting, const StageTime& slowest, int chunks);
+// Traffic of data parallelism per step. `slowest`: times of the slowest pipeline piece per micro-batch; gradient
+// reduction overlaps the backward of this piece.
+DataTraffic data_traffic(const EstimateContext& context, const StageTime& slowest, int chunks);
 
-// Forward and input-gradient time of a layer with these parameters, with the gathers and scatters of ZeRO 3.
+// Seconds of a layer's forward and of its input gradients, including ZeRO 3's exposed all-gathers and reduce-scatters.
+// `held`: the layer's parameters on this rank.
 struct GatheredTime {
   double forward = 0, backward = 0;
 };
-GatheredTime gathered_layer(const Setting& setting, const LayerTime& layer, const HeldParameters& held,
+GatheredTime gathered_layer(const EstimateContext& context, const LayerTime& layer, const RankParameters& held,
                             RecomputePolicy recompute);
 
 }  // namespace esp::plan

@@ -19,10 +19,11 @@ constexpr int kMaxDepth = 8;
 
 Json tree_of(const toml::node& node, std::string_view name, int depth) {
   if (depth > kMaxDepth)
-    throw UsageError(fmt::format("{}: nested tables: expected at most {} levels", name, kMaxDepth));
+    throw UsageError(fmt::format("{}: tables are nested too deeply; expected at most {} levels", name, kMaxDepth));
   if (const toml::table* table = node.as_table()) {
     Json object = Json::object();
-    auto& rows = object.get_ref<Json::object_t&>();  // filled without a search of all keys for each
+    // appended without a search: the TOML parser has already rejected duplicate keys
+    auto& rows = object.get_ref<Json::object_t&>();
     for (const auto& [key, value] : *table) rows.emplace_back(key.str(), tree_of(value, name, depth + 1));
     return object;
   }
@@ -35,24 +36,25 @@ Json tree_of(const toml::node& node, std::string_view name, int depth) {
   if (const auto whole = node.value_exact<int64_t>()) return *whole;
   if (const auto real = node.value_exact<double>()) return *real;
   if (const auto truth = node.value_exact<bool>()) return *truth;
-  std::ostringstream text;  // dates and times
+  std::ostringstream text;  // dates and times become text
   node.visit([&](const auto& value) { text << value; });
   return text.str();
 }
 
-[[noreturn]] void refuse(const std::string& where, const Key& key, std::string_view expected, const Json& given) {
+[[noreturn]] void refuse(const std::string& where, const DescriptionKey& key, std::string_view expected,
+                         const Json& given) {
   throw UsageError(fmt::format("{}: {}: got {}; expected {}", where, key.name, given.dump(), expected));
 }
 
 template <typename T>
-T whole_number(const std::string& where, const Key& key, const Json& given) {
+T whole_number(const std::string& where, const DescriptionKey& key, const Json& given) {
   const bool fits = given.is_number_integer() && given.get<int64_t>() >= std::numeric_limits<T>::min() &&
                     given.get<int64_t>() <= std::numeric_limits<T>::max();
   if (!fits) refuse(where, key, "an integer", given);
   return given.get<T>();
 }
 
-void read_one(const std::string& where, const Key& key, const Json& given) {
+void read_one(const std::string& where, const DescriptionKey& key, const Json& given) {
   std::visit(
       [&](auto* to) {
         using T = std::remove_pointer_t<decltype(to)>;
@@ -92,19 +94,19 @@ Json parse_description(std::string_view text, std::string_view name) {
   try {
     return tree_of(toml::parse(text, name), name, 0);
   } catch (const TomlAssumption&) {
-    throw UsageError(fmt::format("{}: invalid first character of a table or key", name));
+    throw UsageError(fmt::format("{}: a table name or a key starts with an invalid character", name));
   } catch (const toml::parse_error& error) {
     throw UsageError(
         fmt::format("{}:{}:{}: {}", name, error.source().begin.line, error.source().begin.column, error.description()));
   }
 }
 
-void read_keys(const Json& table, const std::string& where, const std::vector<Key>& keys,
+void read_keys(const Json& table, const std::string& where, const std::vector<DescriptionKey>& keys,
                const std::vector<std::string_view>& also) {
-  if (!table.is_object()) throw UsageError(fmt::format("{}: expected a table", where));
+  if (!table.is_object()) throw UsageError(fmt::format("{}: got {}; expected a table", where, table.type_name()));
   for (const auto& [name, value] : table.items()) {
-    const Key* found = nullptr;
-    for (const Key& key : keys)
+    const DescriptionKey* found = nullptr;
+    for (const DescriptionKey& key : keys)
       if (key.name == name) found = &key;
     if (found) {
       read_one(where, *found, value);
@@ -118,9 +120,9 @@ void read_keys(const Json& table, const std::string& where, const std::vector<Ke
   }
 }
 
-std::string write_keys(const std::vector<Key>& keys) {
+std::string write_keys(const std::vector<DescriptionKey>& keys) {
   std::string text;
-  for (const Key& key : keys) {
+  for (const DescriptionKey& key : keys) {
     Json value;
     std::visit(
         [&](auto* from) {
@@ -132,7 +134,7 @@ std::string write_keys(const std::vector<Key>& keys) {
           }
         },
         key.value);
-    text += fmt::format("{} = {}\n", key.name, value.dump());  // JSON values are valid TOML
+    text += fmt::format("{} = {}\n", key.name, value.dump());  // a JSON value is also a valid TOML value
   }
   return text;
 }

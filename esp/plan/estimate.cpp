@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
-#include "esp/plan/own_time.h"
+#include "esp/plan/espalier_time.h"
 #include "esp/plan/piece_time.h"
 #include "esp/plan/pipeline_time.h"
 #include "esp/plan/software.h"
@@ -23,7 +23,7 @@ double model_flops(const ModelShape& s, const Policy& p) {
   const double products =
       s.active_parameters() - s.embedding_parameters() + (s.tied ? static_cast<double>(s.vocab * s.hidden) : 0);
   double width = static_cast<double>(s.head_dim > 0 ? s.head_dim * s.heads : s.hidden);
-  if (s.kv_lora > 0) {  // keys and values of different widths: their mean
+  if (s.kv_lora > 0) {  // latent attention: keys and values have different widths, so the mean is used
     const double each = width / static_cast<double>(std::max<int64_t>(1, s.heads));
     const double value = s.v_dim > 0 ? static_cast<double>(s.v_dim) : each;
     width = static_cast<double>(s.heads) * (each + static_cast<double>(s.rope_dim) + value) / 2;
@@ -31,7 +31,7 @@ double model_flops(const ModelShape& s, const Policy& p) {
   return tokens * (6 * products + 12 * static_cast<double>(s.layers * s.seq) * width * (s.causal ? 0.5 : 1));
 }
 
-// Including recomputed arithmetic: of the layers it names, not of the head.
+// FLOPs of a step including full recomputation. Only layers are recomputed, not the head.
 double executed_flops(const ModelShape& s, const Policy& p) {
   const double flops = model_flops(s, p);
   if (p.recompute != RecomputePolicy::full || s.layers == 0) return flops;
@@ -40,24 +40,24 @@ double executed_flops(const ModelShape& s, const Policy& p) {
   return flops + layers / 3 * p.recomputed_share(s.layers);
 }
 
-// Pairs of software and chip whose constants were fitted to a published table.
-struct Validated {
+// Software and chip generations whose constants were fitted to a published table.
+struct ValidatedSoftware {
   std::string_view software;
-  bool eight_bits;  // whether the chip supports 8-bit GEMMs: Hopper, not Ampere
+  bool eight_bits;  // true: chips with fp8 GEMMs (Hopper); false: chips without (Ampere)
 };
-constexpr Validated kValidated[] = {
+constexpr ValidatedSoftware kValidated[] = {
     {"megatron-2021", false}, {"megatron-2022", false}, {"internevo", false}, {"megatron-core", true}};
 
 bool is_validated(const Cluster& cluster, const Policy& policy) {
   const bool eight_bits = cluster.processor.fp8_flops > 0;
-  return std::any_of(std::begin(kValidated), std::end(kValidated), [&](const Validated& one) {
+  return std::any_of(std::begin(kValidated), std::end(kValidated), [&](const ValidatedSoftware& one) {
     return one.software == policy.software && one.eight_bits == eight_bits;
   });
 }
 
-constexpr double kOwnError = 0.15;  // of this program's runtime on a calibrated machine
+constexpr double kEspalierError = 0.15;  // relative error of Espalier's own runs on a calibrated machine
 
-void warn(const Setting& s, Estimate& e) {
+void add_warnings(const EstimateContext& s, Estimate& e) {
   const Memory& m = e.memory;
   const MemoryFit fit = memory_fit(m, s.cluster, s.policy);
   if (!fit.fits()) {
@@ -71,36 +71,38 @@ void warn(const Setting& s, Estimate& e) {
   const double host = s.cluster.host_memory_bytes, moved = m.host * std::min(s.cluster.per_node, s.policy.world());
   if (host > 0 && moved > host) {
     e.fits = false;
-    e.reasons.push_back(fmt::format("offloaded states need {:.0f} GB of a node's {:.0f}", moved / 1e9, host / 1e9));
+    e.reasons.push_back(
+        fmt::format("offloaded states need {:.0f} GB per node; the host has {:.0f} GB", moved / 1e9, host / 1e9));
   }
-  if (crosses(s.tensor)) {
-    double shown = 0;
+  if (spans_domains(s.tensor)) {
+    double exposed = 0;
     for (const GroupTraffic& t : e.traffic)
-      if (t.group == "tp") shown += t.exposed_s;
+      if (t.group == "tp") exposed += t.exposed_s;
     e.reasons.push_back(fmt::format(
-        "tensor groups of {} span {} nodes: {:.2f} s of the step's {:.2f} s are their traffic; tp = {} stays inside",
-        s.policy.tp, s.tensor.domains, shown, e.step_s, s.cluster.domain));
+        "tensor groups of {} span {} nodes: their traffic takes {:.2f} s of the step's {:.2f} s. Try tp = {}",
+        s.policy.tp, s.tensor.domains, exposed, e.step_s, s.cluster.domain));
   }
 }
 
-// Unmodelled cases: an arch of which only the parameter count is known.
-void opaque_time(const Setting& s, Estimate& e) {
+// Estimates the step time of a model if only its parameter count is known.
+void estimate_without_sizes(const EstimateContext& s, Estimate& e) {
   const double each = e.hardware_flops / s.policy.world();
-  e.compute_s = each / (s.rates.product * 0.8);
+  e.compute_s = each / (s.rates.gemm * 0.8);
   e.step_s = e.compute_s;
 }
 
 }  // namespace
 
 MemoryFit memory_fit(const Memory& worst_stage, const Cluster& cluster, const Policy& policy) {
-  if (is_own(cluster, policy)) return {worst_stage.total() * policy.world(), cluster.host_memory_bytes, true};
+  if (uses_calibrated_rates(cluster, policy))
+    return {worst_stage.total() * policy.world(), cluster.host_memory_bytes, true};
   return {worst_stage.total(), cluster.processor.memory_bytes, false};
 }
 
-// From residuals of published rows: dense models with known software on known chips 4.2 %, with other software 12;
-// larger with several mechanisms at once.
+// Derived from the residuals of published rows: 4.2 % for dense models if software and chip were fitted, 12 % for other
+// software, and more for each additional mechanism.
 double step_error(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
-  if (is_own(cluster, policy)) return kOwnError;
+  if (uses_calibrated_rates(cluster, policy)) return kEspalierError;
   double q = is_validated(cluster, policy) ? 0.042 : 0.12;
   if (shape.experts > 0) q += 0.08;
   if (policy.cp > 1) q += 0.06;
@@ -111,13 +113,13 @@ double step_error(const ModelShape& shape, const Cluster& cluster, const Policy&
 }
 
 std::vector<StageTime> stage_times(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
-  const Setting s(shape, cluster, policy);
-  return piece_times(s, pieces_of(shape, policy), kinds_of(s));
+  const EstimateContext s(shape, cluster, policy);
+  return piece_times(s, pipeline_pieces(shape, policy), kinds_of(s));
 }
 
 Estimate estimate(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
-  if (is_own(cluster, policy)) return own_estimate(shape, cluster, policy);
-  const Setting s(shape, cluster, policy);
+  if (uses_calibrated_rates(cluster, policy)) return espalier_estimate(shape, cluster, policy);
+  const EstimateContext s(shape, cluster, policy);
   Estimate e;
   e.parameters = shape.parameters();
   e.active_parameters = shape.active_parameters();
@@ -125,19 +127,19 @@ Estimate estimate(const ModelShape& shape, const Cluster& cluster, const Policy&
   e.flops = model_flops(shape, policy);
   e.hardware_flops = executed_flops(shape, policy);
   if (shape.layers == 0 || shape.seq == 0) {
-    opaque_time(s, e);
+    estimate_without_sizes(s, e);
   } else {
     const LayerKinds kinds = kinds_of(s);
-    const Pieces pieces = pieces_of(shape, policy);
+    const PipelinePieces pieces = pipeline_pieces(shape, policy);
     const std::vector<StageTime> times = piece_times(s, pieces, kinds);
     const PipelineTime pipe = pipeline_time(policy, pieces, times);
     const StageTraffic traffic = stage_traffic(s, pieces, kinds, pipe.slowest, pipe.sending);
     e.traffic = traffic.rows;
-    StageTime slowest;  // piece
+    StageTime slowest;  // times of the slowest piece
     for (const StageTime& t : times)
       if (t.backward + t.weights + t.forward > slowest.backward + slowest.weights + slowest.forward) slowest = t;
     DataTraffic data = data_traffic(s, slowest, pieces.chunks);
-    // The exposed time of ZeRO 3's units is part of the pieces' times.
+    // The piece times contain the exposed all-gathers and reduce-scatters of ZeRO 3. Here they are reported in a row.
     if (traffic.exposed_units_s > 0 && !data.rows.empty()) {
       GroupTraffic& units = data.rows[0];
       units.exposed_s += traffic.exposed_units_s;
@@ -162,13 +164,13 @@ Estimate estimate(const ModelShape& shape, const Cluster& cluster, const Policy&
     e.mfu = e.flops / e.step_s / world / peak;
     e.hfu = e.hardware_flops / e.step_s / world / peak;
   }
-  warn(s, e);
+  add_warnings(s, e);
   return e;
 }
 
 double lower_bound_s(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
-  const Rates r = rates_of(cluster.processor, policy.precision);
-  return executed_flops(shape, policy) / policy.world() / std::max({r.product, r.product16, r.attention_forward});
+  const ProcessorRates r = processor_rates(cluster.processor, policy.precision);
+  return executed_flops(shape, policy) / policy.world() / std::max({r.gemm, r.gemm16, r.attention_forward});
 }
 
 }  // namespace esp::plan

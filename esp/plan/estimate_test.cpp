@@ -18,7 +18,7 @@ Cluster cluster_of(const char* chip, int gpus, double gbps_per_node = 0) {
   ClusterRequest request;
   request.gpus = gpus;
   request.net_gbps_per_node = gbps_per_node;
-  return make_cluster(shipped_catalog(), shipped_catalog().processor(chip), request);
+  return make_cluster(built_in_catalog(), built_in_catalog().processor(chip), request);
 }
 
 ModelShape llama70b() {
@@ -54,7 +54,7 @@ double step(const ModelShape& s, const Cluster& c, const Policy& p) {
   return estimate(s, c, p).step_s;
 }
 
-TEST(Estimate, ExplainsLlama70bOn512) {
+TEST(Estimate, PartsOfLlama70bStepSumToStepTime) {
   const Cluster c = cluster_of("A100-80GB-SXM", 512);
   Policy p = policy_512();
   p.recompute = RecomputePolicy::selective;
@@ -68,7 +68,7 @@ TEST(Estimate, ExplainsLlama70bOn512) {
   EXPECT_GT(e.step_s, lower_bound_s(llama70b(), c, p));
 }
 
-TEST(Estimate, WarnsOfTensorGroupsAcrossNodesWithTheirCost) {
+TEST(Estimate, WarnsWithCostWhenTensorGroupsSpanNodes) {
   const Cluster c = cluster_of("A100-80GB-SXM", 512);
   Policy p = policy_512();
   const double inside = step(llama70b(), c, p);
@@ -80,7 +80,7 @@ TEST(Estimate, WarnsOfTensorGroupsAcrossNodesWithTheirCost) {
   EXPECT_NE(e.reasons.back().find("span 2 nodes"), std::string::npos);
 }
 
-TEST(Estimate, ReportsTheCategoryThatDoesNotFit) {
+TEST(Estimate, ReasonNamesLargestCategoryIfMemoryDoesNotFit) {
   const Cluster c = cluster_of("A100-40GB-SXM", 8);
   Policy p;
   p.dp = 8;
@@ -91,7 +91,7 @@ TEST(Estimate, ReportsTheCategoryThatDoesNotFit) {
   EXPECT_NE(e.reasons[0].find("states"), std::string::npos);
 }
 
-TEST(Estimate, OffloadedStatesMustFitTheHost) {
+TEST(Estimate, DoesNotFitIfOffloadedStatesExceedHostMemory) {
   Cluster c = cluster_of("A100-80GB-SXM", 8);
   Policy p;
   p.dp = 8;
@@ -105,8 +105,8 @@ TEST(Estimate, OffloadedStatesMustFitTheHost) {
   EXPECT_FALSE(estimate(llama70b(), c, p).fits);
 }
 
-// The result must change when an input changes.
-TEST(Estimate, ReactsToEveryFieldOfAPolicy) {
+// Every field of a policy must change the estimate.
+TEST(Estimate, ChangesWithEveryPolicyField) {
   const Cluster c = cluster_of("H100-80GB-SXM", 512);
   ModelShape s = llama70b();
   s.experts = 8;
@@ -162,7 +162,7 @@ TEST(Estimate, ReactsToEveryFieldOfAPolicy) {
   }
 }
 
-TEST(Estimate, IsNeverSlowerOnBetterMachines) {
+TEST(Estimate, StepIsNeverSlowerOnBetterHardware) {
   const ModelShape s = llama70b();
   Policy p = policy_512();
   for (const int zero : {0, 1, 3}) {
@@ -183,7 +183,7 @@ TEST(Estimate, IsNeverSlowerOnBetterMachines) {
   }
 }
 
-TEST(Estimate, IsNeverBelowTheLowerBound) {
+TEST(Estimate, StepTimeIsAtLeastLowerBound) {
   const Cluster c = cluster_of("H100-80GB-SXM", 512);
   ModelShape s = llama70b();
   for (const int64_t vocab : {1000, 128256, 2000000})
@@ -214,8 +214,8 @@ TEST(Estimate, RecomputationTradesTimeForMemory) {
   EXPECT_GT(full.hardware_flops, none.hardware_flops);
 }
 
-// Compares the closed form with the schedules that the trainer runs, in virtual time.
-TEST(Pipeline, EqualStagesTakeTheSimulatedTime) {
+// Compares the closed form with a virtual-time run of the schedules that the trainer executes.
+TEST(PipelineTime, MatchesSimulationForEqualStages) {
   for (const char* name : {"gpipe", "1f1b", "interleaved", "zb-h1"})
     for (const int m : {8, 32}) {
       Policy p;
@@ -224,7 +224,7 @@ TEST(Pipeline, EqualStagesTakeTheSimulatedTime) {
       p.schedule = name;
       p.global_batch = m;
       ModelShape s = llama70b();
-      const Pieces pieces = pieces_of(s, p);
+      const PipelinePieces pieces = pipeline_pieces(s, p);
       const parallel::ScheduleShape shape{4, p.interleave, m};
       const StageTime one{1.0 / p.interleave, 1.1 / p.interleave, 0.9 / p.interleave, 0};
       const double closed =
@@ -235,22 +235,23 @@ TEST(Pipeline, EqualStagesTakeTheSimulatedTime) {
     }
 }
 
-TEST(Pipeline, HeavyLastStageDelaysEveryMicroBatch) {
+TEST(PipelineTime, HeavyLastStageDelaysEveryMicroBatch) {
   Policy p;
   p.pp = 4;
   p.global_batch = 16;
-  const Pieces pieces = pieces_of(llama70b(), p);
+  const PipelinePieces pieces = pipeline_pieces(llama70b(), p);
   std::vector<StageTime> times(4, {1, 1, 1, 0});
   times[3] = {2, 2, 2, 0};
   const double closed = pipeline_time(p, pieces, times).total;
   parallel::PipelineCosts costs;
-  for (const StageTime& t : times) costs.pieces.push_back({t.forward, t.backward, t.weights});
+  for (const StageTime& t : times) costs.virtual_stages.push_back({t.forward, t.backward, t.weights});
   const auto events = parallel::simulate(parallel::make_schedule("1f1b", {4, 1, 16}), costs);
   EXPECT_NEAR(closed, events.makespan, 0.02 * events.makespan);
 }
 
-// ZeRO 1 over all ranks against node-local groups, 8 to 1,024 A100 at 400 Gb/s per node: throughput loss 44 % and 11 %.
-TEST(Estimate, BroadcastTimeGrowsWithTheRanks) {
+// From 8 to 1,024 A100 with 400 Gb/s per node, the throughput per processor drops by 44 % if ZeRO 1 shards over all
+// ranks, and by 11 % with shard groups of one node.
+TEST(Estimate, BroadcastTimeGrowsWithNumberOfRanks) {
   ModelShape s = llama70b();
   s.layers = 32;
   s.hidden = 4096;
@@ -273,7 +274,7 @@ TEST(Estimate, BroadcastTimeGrowsWithTheRanks) {
   EXPECT_NEAR(1 - rate(1024, 8) / rate(8, 8), 0.11, 0.05);
 }
 
-TEST(Estimate, IsFasterWithOneCopyOfARowPerNode) {
+TEST(Estimate, StepIsFasterIfTokensAreSentOncePerNode) {
   ModelShape s = llama70b();
   s.experts = 64;
   s.topk = 8;
@@ -290,7 +291,7 @@ TEST(Estimate, IsFasterWithOneCopyOfARowPerNode) {
   EXPECT_LT(step(s, c, p), once);
 }
 
-TEST(Estimate, UnbalancedCausalAttentionWaitsForTheLastRank) {
+TEST(Estimate, UnbalancedCausalAttentionWaitsForLastContextRank) {
   ModelShape s = llama70b();
   s.seq = 131072;
   Policy p;
@@ -305,16 +306,16 @@ TEST(Estimate, UnbalancedCausalAttentionWaitsForTheLastRank) {
     s.causal = true;
     const double half = stage_times(s, c, p)[0].forward;
     s.causal = false;
-    return stage_times(s, c, p)[0].forward - half;  // time of the other half of the scores
+    return stage_times(s, c, p)[0].forward - half;  // the unmasked half of the attention scores
   };
-  ASSERT_FALSE(software_row("torchtitan").balanced);
-  ASSERT_TRUE(software_row("nemo-2023").balanced);
-  // The last of eight ranks computes 15 of 16 parts, not 8: causal masking is hardly a gain.
+  ASSERT_FALSE(software_row("torchtitan").balanced_context);
+  ASSERT_TRUE(software_row("nemo-2023").balanced_context);
+  // Unbalanced: the last of eight ranks computes 15/16 of the scores instead of 8/16, so causal masking saves little.
   EXPECT_LT(core("torchtitan", 8), 0.25 * core("nemo-2023", 8));
   EXPECT_GT(core("torchtitan", 1), 0.9 * core("nemo-2023", 1));
 }
 
-TEST(Estimate, LatePipelineSumsAreExposed) {
+TEST(Estimate, GradientReductionAfterPipelineIsExposed) {
   Policy p = policy_512();
   p.zero = 0;
   const Cluster c = cluster_of("A100-80GB-SXM", 512);
@@ -327,7 +328,7 @@ TEST(Estimate, LatePipelineSumsAreExposed) {
   };
   EXPECT_NEAR(shown("deepspeed"), 1, 1e-9);
   EXPECT_LT(shown("megatron-core"), 0.9);
-  p.zero = 1;  // summed on every rank, then gathered
+  p.zero = 1;  // with ZeRO 1, gradients are all-reduced and weights are gathered
   double bytes = 0;
   p.software = "deepspeed";
   for (const GroupTraffic& t : estimate(llama70b(), c, p).traffic)
@@ -335,7 +336,7 @@ TEST(Estimate, LatePipelineSumsAreExposed) {
   EXPECT_GT(bytes, 0);
 }
 
-TEST(Estimate, MisalignedHeadsAreSlowUnlessFused) {
+TEST(Estimate, MisalignedHeadDimensionIsSlowWithoutFusedAttention) {
   ModelShape s = llama70b();
   s.hidden = 13824;
   s.seq = 2048;
@@ -347,11 +348,12 @@ TEST(Estimate, MisalignedHeadsAreSlowUnlessFused) {
     p.flash = flash;
     return step(s, c, p);
   };
-  EXPECT_GT(time(128, false), 1.2 * time(96, false));  // rows of 108 against 144
+  // 128 heads have a head dimension of 108 (misaligned), 96 heads one of 144
+  EXPECT_GT(time(128, false), 1.2 * time(96, false));
   EXPECT_LT(time(128, true), 1.1 * time(96, true));
 }
 
-TEST(Estimate, CostCountsFailures) {
+TEST(Estimate, CostIncludesTimeLostToFailures) {
   Cluster c = cluster_of("A100-80GB-SXM", 512);
   const Policy p = policy_512();
   const Estimate e = estimate(llama70b(), c, p);
@@ -365,13 +367,13 @@ TEST(Estimate, CostCountsFailures) {
   EXPECT_GT(often.hours, never.hours);
 }
 
-TEST(Feasible, RejectsInfeasiblePoliciesWithAHint) {
+TEST(PolicyError, RejectsInfeasiblePoliciesWithAHint) {
   const Cluster c = cluster_of("A100-80GB-SXM", 512);
   const ModelShape s = llama70b();
   const auto why = [&](auto change) {
     Policy p = policy_512();
     change(p);
-    return broken(s, c, p).value_or("");
+    return policy_error(s, c, p).value_or("");
   };
   EXPECT_EQ(why([](Policy&) {}), "");
   EXPECT_NE(why([](Policy& p) { p.dp = 64; }).find("512"), std::string::npos);
@@ -388,16 +390,16 @@ TEST(Feasible, RejectsInfeasiblePoliciesWithAHint) {
 }
 
 TEST(Software, RecognisesCommonSpellings) {
-  EXPECT_EQ(software_of("Megatron-LM (commit 6985e589)", false), "megatron-2021");
-  EXPECT_EQ(software_of("Megatron-LM", false), "megatron-2022");
-  EXPECT_EQ(software_of("Megatron-LM", true), "megatron-2023");
-  EXPECT_EQ(software_of("NeMo 24.03.01", true), "nemo-2023");
-  EXPECT_EQ(software_of("NeMo 24.07", true), "nemo");
-  EXPECT_EQ(software_of("HAI-LLM", true), "hai-llm");
-  EXPECT_EQ(software_of("Megatron-DeepSpeed", false), "deepspeed");
-  EXPECT_EQ(software_of("InternEvo v0.2.1dev20231121", true), "internevo");
-  EXPECT_EQ(software_of("torchtitan 2024", true), "torchtitan");
-  EXPECT_EQ(software_of("something new", true), "megatron-core");
+  EXPECT_EQ(recognise_software("Megatron-LM (commit 6985e589)", false), "megatron-2021");
+  EXPECT_EQ(recognise_software("Megatron-LM", false), "megatron-2022");
+  EXPECT_EQ(recognise_software("Megatron-LM", true), "megatron-2023");
+  EXPECT_EQ(recognise_software("NeMo 24.03.01", true), "nemo-2023");
+  EXPECT_EQ(recognise_software("NeMo 24.07", true), "nemo");
+  EXPECT_EQ(recognise_software("HAI-LLM", true), "hai-llm");
+  EXPECT_EQ(recognise_software("Megatron-DeepSpeed", false), "deepspeed");
+  EXPECT_EQ(recognise_software("InternEvo v0.2.1dev20231121", true), "internevo");
+  EXPECT_EQ(recognise_software("torchtitan 2024", true), "torchtitan");
+  EXPECT_EQ(recognise_software("something new", true), "megatron-core");
   EXPECT_THROW(software_row("something new"), UsageError);
 }
 

@@ -1,5 +1,5 @@
-// Feasibility of a policy: sizes, the processor's precisions, the layout's rules (parallel/layout.h, those of this
-// runtime; exceptions for published systems are below).
+// Checks whether a policy can run: model sizes, the precisions that the processor supports, and the layout rules of
+// parallel/layout.h, with exceptions for other training software.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -15,10 +15,11 @@ namespace {
 using Reason = std::optional<std::string>;
 
 constexpr int64_t kMaxRanks = 1 << 20, kMaxSequences = int64_t{1} << 32;
-// Schedules that parallel/pp does not run but that have a closed form here.
-constexpr std::string_view kFolded[] = {"zb-2p", "zb-h2", "zb-1p", "zb-v", "v-zb", "v-half", "v-min", "dualpipe"};
+// Schedules that the planner can estimate although the trainer (parallel/pp) does not run them.
+constexpr std::string_view kSimulatedSchedules[] = {"zb-2p", "zb-h2",  "zb-1p", "zb-v",
+                                                    "v-zb",  "v-half", "v-min", "dualpipe"};
 
-Reason of_sizes(const Cluster& cluster, const Policy& p) {
+Reason size_error(const Cluster& cluster, const Policy& p) {
   const struct {
     const char* key;
     int64_t value;
@@ -34,7 +35,8 @@ Reason of_sizes(const Cluster& cluster, const Policy& p) {
                        p.pp, p.dp, p.cp, product, cluster.size(),
                        std::max<int64_t>(1, cluster.size() / (int64_t{p.tp} * p.pp * p.cp)));
   if (p.micro_batch < 1 || p.global_batch < 1 || p.global_batch > kMaxSequences)
-    return fmt::format("batch {} and micro-batch {}: expected at least 1 each", p.global_batch, p.micro_batch);
+    return fmt::format("global batch: got {}; micro-batch: got {}; expected at least 1 each", p.global_batch,
+                       p.micro_batch);
   if (p.zero < 0 || p.zero > 3) return fmt::format("zero: got {}; expected 0, 1, 2 or 3", p.zero);
   if (p.shard_group > 0 && int64_t{p.dp} * p.cp % p.shard_group != 0)
     return fmt::format("shard_group = {}: must divide the {} data-parallel ranks (dp x cp)", p.shard_group,
@@ -42,7 +44,7 @@ Reason of_sizes(const Cluster& cluster, const Policy& p) {
   return std::nullopt;
 }
 
-Reason of_precision(const Cluster& cluster, const Policy& p) {
+Reason precision_error(const Cluster& cluster, const Policy& p) {
   try {
     (void)cluster.processor.flops(p.precision);
     (void)software_row(p.software);
@@ -52,10 +54,10 @@ Reason of_precision(const Cluster& cluster, const Policy& p) {
   return std::nullopt;
 }
 
-Reason of_shape(const ModelShape& s, const Policy& p) {
-  if (s.layers == 0) return std::nullopt;  // only the parameter count is known: divisible by anything
+Reason shape_error(const ModelShape& s, const Policy& p) {
+  if (s.layers == 0) return std::nullopt;  // unknown sizes break no rule
   if (s.hidden < 1 || s.seq < 1 || s.heads < 1)
-    return fmt::format("hidden {}, seq {}, heads {}: expected at least 1 each", s.hidden, s.seq, s.heads);
+    return fmt::format("model: got hidden {}, seq {}, heads {}; expected at least 1 each", s.hidden, s.seq, s.heads);
   if (p.ep > 1 && s.experts == 0) return fmt::format("ep = {}: the model has no experts; expected 1", p.ep);
   if (p.ep > 1 && s.experts % p.ep != 0) return fmt::format("ep = {}: must divide the {} experts", p.ep, s.experts);
   if (!p.stage_layers.empty()) {
@@ -67,16 +69,16 @@ Reason of_shape(const ModelShape& s, const Policy& p) {
   return std::nullopt;
 }
 
-Reason of_layout(const ModelShape& s, const Policy& p) {
+Reason layout_error(const ModelShape& s, const Policy& p) {
   if (s.layers == 0) return std::nullopt;
-  const bool own = p.software == "espalier";
+  const bool is_espalier = p.software == "espalier";
   parallel::LayoutSizes sizes;
   sizes.arch = s.arch;
   sizes.layers = s.layers;
   sizes.heads = s.heads;
   sizes.kv_heads = s.kv_heads > 0 ? s.kv_heads : s.heads;
-  // Other programs replicate key and value heads where there are fewer than ranks.
-  if (!own && p.tp > sizes.kv_heads && p.tp % sizes.kv_heads == 0) sizes.kv_heads = p.tp;
+  // If there are fewer key/value heads than tensor ranks, other software replicates them; Espalier does not.
+  if (!is_espalier && p.tp > sizes.kv_heads && p.tp % sizes.kv_heads == 0) sizes.kv_heads = p.tp;
   sizes.ffn = s.ffn;
   sizes.vocab = s.vocab;
   sizes.seq_len = s.seq;
@@ -84,16 +86,17 @@ Reason of_layout(const ModelShape& s, const Policy& p) {
   sizes.global_batch = p.global_batch;
   sizes.micro_batch = p.micro_batch;
   parallel::Layout layout;
-  layout.mesh = {.tp = p.tp, .cp = p.cp, .dp = p.dp, .pp = p.pp, .ep = own ? p.ep : 1};
+  layout.mesh = {.tp = p.tp, .cp = p.cp, .dp = p.dp, .pp = p.pp, .ep = is_espalier ? p.ep : 1};
   layout.sequence = p.sequence;
-  layout.context = p.context == "allgather" && !own ? "ring" : p.context;
+  layout.context = p.context == "allgather" && !is_espalier ? "ring" : p.context;
   layout.schedule = p.schedule;
   layout.interleave = p.interleave;
-  if (!own && std::find(std::begin(kFolded), std::end(kFolded), p.schedule) != std::end(kFolded)) {
+  if (!is_espalier && std::find(std::begin(kSimulatedSchedules), std::end(kSimulatedSchedules), p.schedule) !=
+                          std::end(kSimulatedSchedules)) {
     layout.schedule = "1f1b";
     layout.interleave = 1;
   }
-  if (!own && p.ep > 1 && (int64_t{p.dp} * p.cp * p.tp) % p.ep != 0)
+  if (!is_espalier && p.ep > 1 && (int64_t{p.dp} * p.cp * p.tp) % p.ep != 0)
     return fmt::format("ep = {}: must divide the {} ranks of a stage", p.ep, int64_t{p.dp} * p.cp * p.tp);
   try {
     if (const auto rule = parallel::find_violation(sizes, layout)) return rule->text();
@@ -105,15 +108,15 @@ Reason of_layout(const ModelShape& s, const Policy& p) {
 
 }  // namespace
 
-std::optional<std::string> broken(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
-  if (auto reason = of_sizes(cluster, policy)) return reason;
-  if (auto reason = of_precision(cluster, policy)) return reason;
-  if (auto reason = of_shape(shape, policy)) return reason;
-  return of_layout(shape, policy);
+std::optional<std::string> policy_error(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
+  if (auto reason = size_error(cluster, policy)) return reason;
+  if (auto reason = precision_error(cluster, policy)) return reason;
+  if (auto reason = shape_error(shape, policy)) return reason;
+  return layout_error(shape, policy);
 }
 
 void check(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
-  if (const auto reason = broken(shape, cluster, policy)) throw UsageError(*reason);
+  if (const auto reason = policy_error(shape, cluster, policy)) throw UsageError(*reason);
 }
 
 }  // namespace esp::plan

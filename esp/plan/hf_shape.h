@@ -1,5 +1,6 @@
-// Model sizes from a Hugging Face config.json, for planning; nothing is built or loaded. One row per model_type, so
-// that the parameter count is exact; an unknown model_type or architecture is rejected. Assumptions are listed.
+// Model sizes from a Hugging Face config.json, for planning; no model is built or loaded. Every supported model_type
+// has its own row, so that the parameter count is exact. An unknown model_type or architecture is an error. Assumptions
+// are listed.
 #pragma once
 
 #include <string>
@@ -11,7 +12,7 @@
 
 namespace esp::plan {
 
-// UsageError for missing, invalid or unknown fields.
+// Reads the sizes; `assumed` receives the assumptions. UsageError for a missing, invalid or unknown field.
 ModelShape shape_from_hf(const Json& config, const std::string& name, std::vector<std::string>& assumed);
 
 std::vector<std::string_view> known_hf_types();

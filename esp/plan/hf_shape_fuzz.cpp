@@ -1,4 +1,4 @@
-// Arbitrary bytes as a config.json: an error, or sizes with finite and consistent counts.
+// Fuzz target: arbitrary bytes as a config.json. They must give an error, or sizes with finite and consistent counts.
 #include <cmath>
 #include <string_view>
 #include <vector>

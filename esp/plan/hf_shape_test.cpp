@@ -21,7 +21,7 @@ double billions(const char* text) {
   return read(Json::parse(text)).parameters() / 1e9;
 }
 
-TEST(HfShape, CountsEspaliersConfigsExactly) {
+TEST(HfShape, ParameterCountsOfTrainerConfigsAreExact) {
   for (const char* name : {"gpt2-124m", "llama-7b", "llama-1.1b", "bert-base"}) {
     model::ModelConfig config = model::preset(name).config;
     EXPECT_EQ(static_cast<int64_t>(read(model::hf_config(config)).parameters()), model::parameter_count(config))
@@ -29,7 +29,7 @@ TEST(HfShape, CountsEspaliersConfigsExactly) {
   }
 }
 
-TEST(HfShape, HasThePublishedCountsOfPublishedConfigs) {
+TEST(HfShape, ParameterCountsMatchPublishedCounts) {
   EXPECT_NEAR(
       billions(R"({"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
     "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192})"),

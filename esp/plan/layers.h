@@ -1,5 +1,6 @@
-// Time of the parts of a model on one rank per micro-batch: a layer's kernels, its traffic over the tensor, context and
-// expert groups with the exposed part, and the tables at both ends. Times are of one rank's share.
+// Time of each part of a model, per rank and micro-batch: the kernels of a layer; its communication in the tensor-,
+// context- and expert-parallel groups, with the exposed part; the embedding; the output head. All times are for the
+// shard of one rank.
 #pragma once
 
 #include "esp/plan/estimate.h"
@@ -9,22 +10,22 @@
 
 namespace esp::plan {
 
-// Values looked up once per estimate.
-struct Setting {
+// The inputs of one estimate, and values that are looked up once for it.
+struct EstimateContext {
   const ModelShape& shape;
   const Cluster& cluster;
   const Policy& policy;
   const Software& software;
-  Rates rates;
+  ProcessorRates rates;
   CollectiveGroup tensor, context, expert;
 
-  Setting(const ModelShape& shape, const Cluster& cluster, const Policy& policy);
-  double tokens() const;  // of a micro-batch on this rank
-  double rows() const;    // of them outside tensor-parallel regions: fewer under sequence parallelism
+  EstimateContext(const ModelShape& shape, const Cluster& cluster, const Policy& policy);
+  double tokens() const;  // tokens of one micro-batch on this rank
+  double rows() const;    // token rows outside tensor-parallel regions; with sequence parallelism tokens() / tp
   double micro_batches() const;
 };
 
-// One axis's traffic of one layer and micro-batch; exposed: not hidden by kernels.
+// One quantity of a group's traffic (seconds or bytes) per layer and micro-batch, in forward and in backward.
 struct PassTime {
   double forward = 0, backward = 0;
   PassTime& operator+=(const PassTime& other) {
@@ -38,21 +39,23 @@ struct LayerTraffic {
 };
 
 struct LayerTime {
-  double forward = 0, backward = 0, weights = 0;  // kernels: outputs, input gradients, weight gradients
-  double core = 0;                                // attention's part of forward
-  double repeated = 0;                            // of forward, by selective recomputation
+  // kernel seconds of the outputs, the input gradients and the weight gradients
+  double forward = 0, backward = 0, weights = 0;
+  double core = 0;      // seconds of the attention core (scores, softmax, values), included in forward
+  double repeated = 0;  // forward seconds that selective recomputation repeats
   LayerTraffic tensor, context, expert;
 
-  // Including exposed traffic; backward including recomputation.
+  // Seconds including exposed traffic; backward_s also includes recomputation.
   double forward_s() const;
   double backward_s(RecomputePolicy recompute) const;
 };
-LayerTime layer_time(const Setting& setting, bool experts, bool attends_across = false);
+LayerTime layer_time(const EstimateContext& context, bool experts, bool attends_across = false);
 
-struct EndTime {
+struct EmbeddingOrHeadTime {
   double forward = 0, backward = 0, weights = 0;
 };
-EndTime embedding_time(const Setting& setting);
-EndTime head_time(const Setting& setting);  // final norm, logits, loss; a share of them where spread over stages
+EmbeddingOrHeadTime embedding_time(const EstimateContext& context);
+// Time of final norm, logits and loss. With vocab_parallel_pipeline each stage computes 1/pp of it.
+EmbeddingOrHeadTime head_time(const EstimateContext& context);
 
 }  // namespace esp::plan

@@ -1,4 +1,5 @@
-// Memory of stages by category, and the bytes of a step by group, compared with the formulas of the algorithms.
+// Compares two results with the formulas of the algorithms: the memory of stages by category, and the bytes that each
+// group sends per step.
 #include <gtest/gtest.h>
 
 #include "esp/plan/activations.h"
@@ -26,7 +27,7 @@ ModelShape gpt() {
 Cluster a100s(int gpus) {
   ClusterRequest request;
   request.gpus = gpus;
-  return make_cluster(shipped_catalog(), shipped_catalog().processor("A100-80GB-SXM"), request);
+  return make_cluster(built_in_catalog(), built_in_catalog().processor("A100-80GB-SXM"), request);
 }
 
 double bytes_of(const Estimate& e, const std::string& group) {
@@ -36,7 +37,7 @@ double bytes_of(const Estimate& e, const std::string& group) {
   return sum;
 }
 
-TEST(Memory, WorstStageHasTheMostMemory) {
+TEST(StageMemory, MemoryIsThatOfStageWithHighestTotal) {
   Policy p;
   p.pp = 4;
   p.global_batch = 16;
@@ -44,13 +45,13 @@ TEST(Memory, WorstStageHasTheMostMemory) {
   ASSERT_EQ(all.size(), 4u);
   const Memory worst = memory_of(gpt(), a100s(4), p);
   for (const Memory& m : all) EXPECT_LE(m.total(), worst.total());
-  // The first stage holds most micro-batches, the last the logits.
+  // The first stage holds the most micro-batches; the last stage holds the logits.
   EXPECT_GT(all[0].activation, all[3].activation);
   EXPECT_GE(all[3].buffer, head_bytes(gpt(), p));
   EXPECT_LT(all[1].states(), all[0].states());
 }
 
-TEST(Memory, FirstStageHoldsTheActivationsOfAllLayers) {
+TEST(StageMemory, FirstStageKeepsActivationsOfOneCompleteModel) {
   Policy p;
   p.pp = 4;
   p.global_batch = 16;
@@ -58,12 +59,12 @@ TEST(Memory, FirstStageHoldsTheActivationsOfAllLayers) {
   const double layer = kept_bytes(layer_activations(gpt(), p, false), RecomputePolicy::none);
   EXPECT_DOUBLE_EQ(stage_memories(gpt(), a100s(4), p)[0].activation, 32 * layer);
   p.recompute = RecomputePolicy::full;
-  p.recompute_layers = 2;  // of eight
+  p.recompute_layers = 2;  // two of eight layers are recomputed
   const double input = kept_bytes(layer_activations(gpt(), p, false), RecomputePolicy::full);
   EXPECT_NEAR(stage_memories(gpt(), a100s(4), p)[0].activation, 4 * (2 * input + 6 * layer), 1);
 }
 
-TEST(Memory, CountsGatheredUnitsOfZero3AsBuffers) {
+TEST(StageMemory, CountsGatheredUnitsOfZero3AsBuffers) {
   Policy p;
   p.dp = 64;
   p.global_batch = 64;
@@ -77,7 +78,7 @@ TEST(Memory, CountsGatheredUnitsOfZero3AsBuffers) {
   EXPECT_GT(memory_of(gpt(), a100s(64), p).buffer, three.buffer + 31 * 2 * 12 * h * h);
 }
 
-TEST(Memory, AddsSlackAndContextToTheAllocated) {
+TEST(StageMemory, TotalIsAllocatedPlusSlackPlusContext) {
   Policy p;
   Cluster c = a100s(1);
   const Memory m = memory_of(gpt(), c, p);
@@ -92,16 +93,16 @@ TEST(GroupTraffic, TensorGroupsSendFourAllReducesPerLayer) {
   p.tp = 8;
   p.micro_batch = 2;
   p.global_batch = 8;
-  const double each = 8.0 * 7 / 8 * 2 * s * h * 2;  // 8(t−1)/t·bsh·e
+  const double each = 8.0 * 7 / 8 * 2 * s * h * 2;  // bytes of the all-reduces per layer: 8(t − 1)/t · b·s·h · 2
   EXPECT_DOUBLE_EQ(bytes_of(estimate(gpt(), a100s(8), p), "tp"), 4 * 32 * each);
   p.recompute = RecomputePolicy::full;
   EXPECT_DOUBLE_EQ(bytes_of(estimate(gpt(), a100s(8), p), "tp"), 4 * 32 * 1.5 * each);
   p.recompute = RecomputePolicy::none;
-  p.sequence = true;  // and one more gather of each region's input
+  p.sequence = true;  // with sequence parallelism, each region's input is gathered once more
   EXPECT_DOUBLE_EQ(bytes_of(estimate(gpt(), a100s(8), p), "tp"), 4 * 32 * 1.25 * each);
 }
 
-TEST(GroupTraffic, PipelinesSendEachMicroBatchBothWays) {
+TEST(GroupTraffic, PipelineSendsEachMicroBatchInBothDirections) {
   Policy p;
   p.pp = 4;
   p.global_batch = 16;
@@ -111,7 +112,7 @@ TEST(GroupTraffic, PipelinesSendEachMicroBatchBothWays) {
   EXPECT_DOUBLE_EQ(bytes_of(estimate(gpt(), a100s(4), p), "pp"), 2 * 16 * 2 * s * h * 2);
 }
 
-TEST(GroupTraffic, ReplicasSumGradientsAndGatherWeights) {
+TEST(GroupTraffic, ReplicasReduceGradientsAndGatherWeights) {
   Policy p;
   p.dp = 8;
   p.global_batch = 8;
@@ -122,18 +123,18 @@ TEST(GroupTraffic, ReplicasSumGradientsAndGatherWeights) {
   EXPECT_NEAR(bytes_of(estimate(gpt(), a100s(8), p), "dp"), 2 * 7.0 / 8 * 2 * parameters, 1);
   p.zero = 3;
   EXPECT_NEAR(bytes_of(estimate(gpt(), a100s(8), p), "dp"), 3 * 7.0 / 8 * 2 * parameters, 1);
-  p.global_batch = 16;  // every micro-batch gathers and scatters
+  p.global_batch = 16;  // ZeRO 3 gathers and scatters in every micro-batch
   EXPECT_NEAR(bytes_of(estimate(gpt(), a100s(8), p), "dp"), 2 * 3 * 7.0 / 8 * 2 * parameters, 1);
 }
 
-TEST(GroupTraffic, RingsPassKeysAndValuesAndTheirGradients) {
+TEST(GroupTraffic, RingAttentionSendsKeysValuesAndTheirGradients) {
   Policy p;
   p.cp = 4;
   const double q = 2 * s / 4 * h * 2;
   EXPECT_DOUBLE_EQ(bytes_of(estimate(gpt(), a100s(4), p), "cp"), 32 * (3 * q + 7 * q));
 }
 
-TEST(GroupTraffic, ExpertsExchangeRowsTwicePerDirection) {
+TEST(GroupTraffic, ExpertLayersCallAllToAllTwicePerPass) {
   ModelShape shape = gpt();
   shape.experts = 8;
   shape.topk = 2;

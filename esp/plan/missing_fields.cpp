@@ -16,13 +16,13 @@ std::string_view word_for(RecomputePolicy recompute) {
 
 constexpr int64_t kLacking[] = {0, 1, 2};
 
-// Candidates of recomputation: none, scores, or some or all layers of a stage.
+// A recomputation to try: none, selective, or full for `layers` layers of a stage (−1: all).
 struct RecomputeCandidate {
   RecomputePolicy what = RecomputePolicy::none;
   int layers = -1;
 };
 
-std::vector<RecomputeCandidate> again_choices(const MeasuredRow& row, bool open) {
+std::vector<RecomputeCandidate> recompute_candidates(const MeasuredRow& row, bool open) {
   const Policy& p = row.policy;
   if (!open) return {{p.recompute, p.recompute_layers}};
   std::vector<RecomputeCandidate> choices = {{RecomputePolicy::none, -1}, {RecomputePolicy::selective, -1}};
@@ -36,14 +36,14 @@ std::vector<RecomputeCandidate> again_choices(const MeasuredRow& row, bool open)
 std::vector<int> chunk_choices(const MeasuredRow& row, bool open) {
   std::vector<int> choices = {row.policy.interleave};
   if (!open) return choices;
-  // Chunks of whole layers, and micro-batches in multiples of the stages, as interleaving requires.
-  // If the layers do not divide, the end pieces may have one less: they hold the tables and the head.
+  // Tries interleaving with chunks of whole layers. If the layers do not divide evenly, one or two pieces may have one
+  // layer less: the first holds the embedding, the last the head.
   const int64_t layers = row.shape.layers;
   for (int v = 2; v <= (layers + 2) / row.policy.pp; ++v)
     if (std::any_of(std::begin(kLacking), std::end(kLacking),
                     [&](int64_t lacking) { return (layers + lacking) % (int64_t{v} * row.policy.pp) == 0; }))
       choices.push_back(v);
-  // A row that mentions interleaving has more than one chunk.
+  // If the row says "interleaved", one chunk per stage is excluded.
   if (row.policy.schedule == "interleaved" && choices.size() > 1) choices.erase(choices.begin());
   return choices;
 }
@@ -51,27 +51,28 @@ std::vector<int> chunk_choices(const MeasuredRow& row, bool open) {
 }  // namespace
 
 void choose_missing(MeasuredRow& row, const MissingFields& open) {
-  // Published rows ran: gradients in 16 bits where 32 bits would not fit.
+  // A published run fitted in memory. If fp32 gradients would not fit but 16-bit gradients would, 16 bits are assumed.
   if (row.kind == RowKind::step && row.policy.gradients_fp32 && !estimate(row.shape, row.cluster, row.policy).fits) {
     Policy narrow = row.policy;
     narrow.gradients_fp32 = false;
     if (estimate(row.shape, row.cluster, narrow).fits) {
       row.policy = narrow;
-      row.assumed.push_back("gradients in 16 bits: in 32 it would not fit");
+      row.assumed.push_back("gradients in 16 bits, because 32-bit gradients would not fit");
     }
   }
   if (!open.micro_batch && !open.interleave && !open.recompute) return;
   const Policy given = row.policy;
   const int64_t share = given.global_batch / given.dp;
   std::vector<int64_t> micro = {given.micro_batch};
-  // A pipeline is filled best by micro-batches of one sequence, the usual choice.
+  // With a pipeline only micro-batches of one sequence are tried: the usual choice, because it gives the smallest
+  // bubble.
   if (open.micro_batch && given.pp == 1)
     for (int64_t b = 2; b <= 16 && b <= share; b *= 2)
       if (share % b == 0) micro.push_back(b);
-  std::vector<RecomputeCandidate> recomputes = again_choices(row, open.recompute);
-  // A row that ran out of memory was not tuned: it stays as given.
+  std::vector<RecomputeCandidate> recomputes = recompute_candidates(row, open.recompute);
+  // A run that ran out of memory was not tuned, so its recomputation stays as given.
   if (row.kind == RowKind::oom) recomputes.clear();
-  // Where no candidate is predicted to fit, the row still ran: chooses the fastest.
+  // The run fitted in reality. So if no candidate is predicted to fit, the fastest one is taken.
   double best = std::numeric_limits<double>::infinity(), fastest = best;
   Policy quick = given;
   for (const RecomputeCandidate& again : recomputes)
@@ -96,7 +97,7 @@ void choose_missing(MeasuredRow& row, const MissingFields& open) {
       }
   if (best > fastest && !std::isfinite(best)) {
     row.policy = quick;
-    row.assumed.push_back("tuned fields chosen although no candidate is predicted to fit: the run fitted");
+    row.assumed.push_back("no candidate is predicted to fit, but the run fitted: the fastest candidate is used");
   }
   if (open.micro_batch) row.assumed.push_back(fmt::format("micro-batches of {}", row.policy.micro_batch));
   if (open.interleave)

@@ -6,20 +6,20 @@
 namespace esp::plan {
 namespace {
 
-// Trees send every byte twice through inner members and pipeline less well than a ring, but have logarithmic depth.
-// NCCL's model gives them about this fraction of the ring's rate.
+// Rate of a tree all-reduce / rate of a ring, as in NCCL's model: inner members send every byte twice and pipeline less
+// well. The tree's advantage is its logarithmic depth.
 constexpr double kTreeRate = 0.8;
-// A tree level waits until a chunk is received, summed and sent: as long as this many ring steps (380 µs for 1 MiB over
-// four nodes, measured).
+// Latency of one tree level / latency of one ring step. A level waits until a chunk is received, summed and sent
+// (measured: 380 µs for 1 MiB over four nodes).
 constexpr double kTreeLevel = 10;
-// Overhead of an all-to-all's many small messages over a ring's few.
+// Rate of an all-to-all / rate of a ring: it sends many small messages instead of few large ones.
 constexpr double kExchangeRate = 0.75;
 
 double inside_rate(const Cluster& c) {
   return c.inside.bandwidth * c.inside.efficiency;
 }
 
-// Per processor, between domains: the spine divides the leaf bandwidth.
+// Bandwidth per processor between `domains` domains. An oversubscribed spine divides it.
 double across_rate(const Cluster& c, double domains) {
   double rate = c.across.bandwidth * c.across.efficiency;
   const double nodes = domains * c.domain / std::max(c.per_node, 1);
@@ -31,25 +31,26 @@ double over(double bytes, double rate) {
   return rate > 0 ? bytes / rate : 0;
 }
 
-// Fixed cost of a step: its slowest hop, and the loss of short messages.
+// Fixed time of one ring step: the latency of its slowest hop plus the lost bandwidth of short messages.
 double step_s(const Cluster& c, const CollectiveGroup& g) {
-  const LinkSpec& link = crosses(g) ? c.across : c.inside;
+  const LinkSpec& link = spans_domains(g) ? c.across : c.inside;
   return link.latency + over(link.half_bytes, link.bandwidth * link.efficiency);
 }
 
 double setup_s(const Cluster& c, const CollectiveGroup& g) {
-  return crosses(g) ? std::max(c.inside.setup, c.across.setup) : c.inside.setup;
+  return spans_domains(g) ? std::max(c.inside.setup, c.across.setup) : c.inside.setup;
 }
 
-// One pass of a ring over `bytes`: (n−1) steps of S/n.
+// Time of one pass of a ring over a buffer of `bytes` bytes: (n − 1) steps of bytes / n.
 double ring_s(const Cluster& c, const CollectiveGroup& g, double bytes, double gain = 1) {
   double moving = g.inside > 1 ? over((g.size - 1) / g.size * bytes, inside_rate(c) * gain) : 0;
-  if (crosses(g)) {
+  if (spans_domains(g)) {
     const double wire = (g.domains - 1) / g.domains * bytes / g.inside;
     moving = std::max(moving, over(wire, across_rate(c, g.domains)));
   }
-  // Short messages use flagged words (LL) at half the rate, long ones wait for whole chunks.
-  if (!crosses(g) && c.inside.bulk > 0)
+  // Short messages use flagged words (NCCL's LL protocol): half the rate, low latency. Long messages wait for complete
+  // chunks.
+  if (!spans_domains(g) && c.inside.bulk > 0)
     return std::min(2 * moving + (g.size - 1) * step_s(c, g), moving + (g.size - 1) * c.inside.bulk);
   return moving + (g.size - 1) * step_s(c, g);
 }
@@ -63,7 +64,7 @@ double tree_s(const Cluster& c, const CollectiveGroup& g, double bytes) {
 
 }  // namespace
 
-bool crosses(const CollectiveGroup& group) {
+bool spans_domains(const CollectiveGroup& group) {
   return group.domains > 1;
 }
 
@@ -78,9 +79,9 @@ CollectiveGroup group_of(const Cluster& cluster, double size, double stride) {
 
 TransferTime all_reduce(const Cluster& c, const CollectiveGroup& g, double bytes) {
   if (g.size <= 1 || bytes <= 0) return {};
-  const bool summed = c.inside.in_network_sum && !crosses(g) && g.size > 4;
+  const bool summed = c.inside.in_network_sum && !spans_domains(g) && g.size > 4;
   double time = 2 * ring_s(c, g, bytes, summed ? c.inside.sum_gain : 1);
-  if (crosses(g)) time = std::min(time, 2 * tree_s(c, g, bytes));
+  if (spans_domains(g)) time = std::min(time, 2 * tree_s(c, g, bytes));
   return {2 * (g.size - 1) / g.size * bytes, setup_s(c, g) + time};
 }
 
@@ -92,7 +93,7 @@ TransferTime all_gather(const Cluster& c, const CollectiveGroup& g, double bytes
 TransferTime all_to_all(const Cluster& c, const CollectiveGroup& g, double bytes) {
   if (g.size <= 1 || bytes <= 0) return {};
   double time = over((g.inside - 1) / g.size * bytes, inside_rate(c) * kExchangeRate);
-  if (crosses(g))
+  if (spans_domains(g))
     time = std::max(time, over((g.size - g.inside) / g.size * bytes, across_rate(c, g.domains) * kExchangeRate));
   return {(g.size - 1) / g.size * bytes, setup_s(c, g) + time + std::log2(g.size) * step_s(c, g)};
 }
@@ -100,8 +101,8 @@ TransferTime all_to_all(const Cluster& c, const CollectiveGroup& g, double bytes
 TransferTime broadcast(const Cluster& c, const CollectiveGroup& g, double bytes) {
   if (g.size <= 1 || bytes <= 0) return {};
   double time = over(bytes, inside_rate(c));
-  // The message enters each domain once, over all its network cards.
-  if (crosses(g)) time = std::max(time, over(bytes / g.inside, across_rate(c, g.domains)));
+  // The message enters each domain once; the domain's network cards share it.
+  if (spans_domains(g)) time = std::max(time, over(bytes / g.inside, across_rate(c, g.domains)));
   return {bytes, setup_s(c, g) + time + std::log2(g.size) * step_s(c, g)};
 }
 

@@ -1,9 +1,10 @@
-// Time of one collective or transfer on a cluster of two tiers, by message size, group size and placement of the group.
+// Time of one collective or transfer on a cluster with two tiers of links, from message size, group size and placement
+// of the group.
 //
-// Ranks are laid out tensor first, then context, data and pipeline; a group of n ranks `stride` apart has `inside` =
-// min(n, domain / stride) members in each domain of fast links and spans n / inside of those. Rings use both tiers at
-// once, so a collective takes the time of the slower one plus a latency per step; all members of a node use its network
-// cards together, each with its share.
+// Ranks are numbered tensor first, then context, data and pipeline. In a group of n ranks that are `stride` apart, each
+// domain of fast links has `inside` = min(n, domain / stride) members, so the group spans n / inside domains. A ring
+// uses both tiers at once: its time is that of the slower tier plus a latency per step. The members in a node share its
+// network cards equally.
 #pragma once
 
 #include "esp/plan/cluster.h"
@@ -15,19 +16,19 @@ struct CollectiveGroup {
 };
 CollectiveGroup group_of(const Cluster& cluster, double size, double stride);
 
-// Bytes that each rank sends at most, and the time. S is always the whole buffer (gathered, or reduced).
+// bytes: the most that one rank sends. The argument `bytes` of a collective is the whole buffer (gathered or reduced).
 struct TransferTime {
   double bytes = 0, time_s = 0;
 };
 TransferTime all_reduce(const Cluster& cluster, const CollectiveGroup& group, double bytes);
 TransferTime all_gather(const Cluster& cluster, const CollectiveGroup& group,
-                        double bytes);  // a reduce-scatter costs the same
+                        double bytes);  // a reduce-scatter takes the same time
 TransferTime all_to_all(const Cluster& cluster, const CollectiveGroup& group,
                         double bytes);  // bytes of one rank's send buffer
-// One broadcast of `bytes` from one member.
+// One member broadcasts `bytes` bytes to the others.
 TransferTime broadcast(const Cluster& cluster, const CollectiveGroup& group, double bytes);
-// To a rank `stride` away, from every rank of a node at once.
+// A message of `bytes` bytes to the rank `stride` away. All ranks of a node send at the same time.
 TransferTime send(const Cluster& cluster, double stride, double bytes);
-bool crosses(const CollectiveGroup& group);
+bool spans_domains(const CollectiveGroup& group);
 
 }  // namespace esp::plan

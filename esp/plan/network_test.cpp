@@ -13,15 +13,15 @@ Cluster cluster_of(const char* chip, int gpus, double gbps_per_node = 0) {
   ClusterRequest request;
   request.gpus = gpus;
   request.net_gbps_per_node = gbps_per_node;
-  return make_cluster(shipped_catalog(), shipped_catalog().processor(chip), request);
+  return make_cluster(built_in_catalog(), built_in_catalog().processor(chip), request);
 }
 
 double reduced_in(const Cluster& c, double ranks, double bytes) {
   return all_reduce(c, group_of(c, ranks, 1), bytes).time_s;
 }
 
-// nccl-tests on 8 A100 (tables of vTrain), and 8 V100.
-TEST(Network, NvlinkAllReducesTakeTheMeasuredTime) {
+// Measured with nccl-tests on 8 A100 (tables of the vTrain paper), and on 8 V100.
+TEST(Network, NvlinkAllReduceMatchesMeasuredTime) {
   const Cluster a100 = cluster_of("A100-80GB-SXM", 8), v100 = cluster_of("V100-32GB-SXM2", 8);
   const struct { double mib, us; } measured[] = {{1, 93}, {4, 96}, {16, 232}, {64, 580}, {256, 2160}, {1024, 8190}};
   for (const auto& one : measured) EXPECT_NEAR(reduced_in(a100, 8, one.mib * kMiB) * 1e6, one.us, 0.2 * one.us);
@@ -29,8 +29,8 @@ TEST(Network, NvlinkAllReducesTakeTheMeasuredTime) {
   EXPECT_NEAR(reduced_in(v100, 8, 1024 * kMiB) * 1e6, 14000, 500);
 }
 
-// One node of 8 B200: 51 us for 1 MiB, 293 us for 64.
-TEST(Network, LongMessagesOfNvlink5WaitForTheirChunks) {
+// All-reduce measured on one node of 8 B200: 51 µs for 1 MiB, 293 µs for 64 MiB.
+TEST(Network, Nvlink5AllReduceMatchesMeasuredTime) {
   const Cluster c = cluster_of("B200-180GB", 8, 3200);
   const CollectiveGroup g = group_of(c, 8, 1);
   const double mib = 1024.0 * 1024;
@@ -38,8 +38,8 @@ TEST(Network, LongMessagesOfNvlink5WaitForTheirChunks) {
   EXPECT_NEAR(all_reduce(c, g, 64 * mib).time_s, 293e-6, 40e-6);
 }
 
-// 4 nodes of 8 B200 with 400 Gb/s each: 12 % of the wire at 16 MiB, 30 % at 64 MiB, 70 % at 1 GiB.
-TEST(Network, ShortMessagesAreSlowestBetweenNodes) {
+// Measured on 4 nodes of 8 B200 with 400 Gb/s per GPU: 12 % of the wire rate at 16 MiB, 30 % at 64 MiB, 70 % at 1 GiB.
+TEST(Network, AllReduceBetweenNodesReachesMeasuredFractionOfWireRate) {
   const Cluster c = cluster_of("B200-180GB", 32, 3200);
   const CollectiveGroup group = group_of(c, 32, 1);
   EXPECT_EQ(group.inside, 8);
@@ -53,22 +53,22 @@ TEST(Network, ShortMessagesAreSlowestBetweenNodes) {
   EXPECT_NEAR(share(1024 * kMiB), 0.70, 0.10);
 }
 
-TEST(Network, BytesEqualThoseOfARing) {
+TEST(Network, SentBytesMatchRingFormula) {
   const Cluster c = cluster_of("A100-80GB-SXM", 64);
   EXPECT_DOUBLE_EQ(all_reduce(c, group_of(c, 8, 1), 800).bytes, 2 * 7.0 / 8 * 800);
   EXPECT_DOUBLE_EQ(all_gather(c, group_of(c, 64, 1), 6400).bytes, 63.0 / 64 * 6400);
   EXPECT_EQ(all_reduce(c, group_of(c, 1, 1), 800).time_s, 0);
 }
 
-TEST(Network, StridesDetermineThePlacementOnNodes) {
+TEST(Network, StrideDeterminesPlacementOnNodes) {
   const Cluster c = cluster_of("A100-80GB-SXM", 64);
-  EXPECT_FALSE(crosses(group_of(c, 8, 1)));
+  EXPECT_FALSE(spans_domains(group_of(c, 8, 1)));
   EXPECT_EQ(group_of(c, 8, 2).inside, 4);
   EXPECT_EQ(group_of(c, 8, 8).inside, 1);
   EXPECT_EQ(group_of(c, 8, 8).domains, 8);
 }
 
-TEST(Network, MoreBandwidthIsNeverSlowerAndMoreRanksNeverFaster) {
+TEST(Network, TimeNeverRisesWithBandwidthAndNeverFallsWithMoreRanks) {
   Cluster c = cluster_of("A100-80GB-SXM", 1024);
   for (const double bytes : {1e4, 1e6, 1e8, 1e10}) {
     double last = 0;

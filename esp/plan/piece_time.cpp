@@ -5,29 +5,30 @@
 namespace esp::plan {
 namespace {
 
-// Activation bytes sent between stages per micro-batch.
-double message_bytes(const Setting& s) {
-  const double divided = s.policy.sequence || s.software.divided_messages ? s.policy.tp : 1;
+// Bytes of the activations that one stage sends to the next for one micro-batch.
+double message_bytes(const EstimateContext& s) {
+  const double divided = s.policy.sequence || s.software.sharded_messages ? s.policy.tp : 1;
   return s.tokens() * static_cast<double>(s.shape.hidden) * s.rates.element_bytes / divided;
 }
 
-LayerKind kind_like(const Setting& s, int64_t layer, bool experts, bool attends_across) {
+LayerKind kind_like(const EstimateContext& s, int64_t layer, bool experts, bool attends_across) {
   LayerKind k;
   k.time = layer_time(s, experts, attends_across);
-  const HeldParameters held = held_layer(s.shape, s.policy, layer);
+  const RankParameters held = layer_parameters_on_rank(s.shape, s.policy, layer);
   k.plain = gathered_layer(s, k.time, held,
                            s.policy.recompute == RecomputePolicy::full ? RecomputePolicy::none : s.policy.recompute);
   k.again = gathered_layer(s, k.time, held, s.policy.recompute);
   return k;
 }
 
-const LayerKind& kind_of(const Setting& s, const LayerKinds& kinds, int layer) {
+const LayerKind& kind_of(const EstimateContext& s, const LayerKinds& kinds, int layer) {
   const bool across = layer >= kinds.first_across;
   if (kinds.has_expert && s.shape.has_experts(layer)) return across ? kinds.expert_across : kinds.expert;
   return across ? kinds.across : kinds.dense;
 }
 
-// Number of recomputed layers of a piece: the stage's number divided over its chunks.
+// Number of recomputed layers of a piece. policy.recompute_layers counts per stage, so it is divided by the chunks of a
+// stage.
 int recomputed(const Policy& p, int layers, int chunks) {
   if (p.recompute != RecomputePolicy::full) return 0;
   return p.recompute_layers < 0 ? layers : std::min(layers, (p.recompute_layers + chunks - 1) / chunks);
@@ -47,7 +48,7 @@ void add_row(std::vector<GroupTraffic>& to, const char* group, const char* op, c
              const CollectiveGroup& where, double times) {
   const double bytes = t.bytes.forward + t.bytes.backward;
   if (bytes <= 0) return;
-  to.push_back({group, op, crosses(where) ? "across" : "inside", bytes * times,
+  to.push_back({group, op, spans_domains(where) ? "across" : "inside", bytes * times,
                 (t.time.forward + t.time.backward) * times, (t.exposed.forward + t.exposed.backward) * times});
 }
 
@@ -58,7 +59,7 @@ double boundary_stride(const Cluster& cluster, const Policy& p) {
   return stride * p.pp > cluster.domain ? std::max<double>(stride, cluster.domain) : stride;
 }
 
-LayerKinds kinds_of(const Setting& s) {
+LayerKinds kinds_of(const EstimateContext& s) {
   LayerKinds k;
   const int64_t layers = s.shape.layers;
   k.has_expert = s.shape.num_expert_layers() > 0;
@@ -78,11 +79,11 @@ LayerKinds kinds_of(const Setting& s) {
   return k;
 }
 
-std::vector<StageTime> piece_times(const Setting& s, const Pieces& pieces, const LayerKinds& kinds) {
+std::vector<StageTime> piece_times(const EstimateContext& s, const PipelinePieces& pieces, const LayerKinds& kinds) {
   const Policy& p = s.policy;
   std::vector<StageTime> times(static_cast<size_t>(pieces.count()));
   const double hop = p.pp > 1 ? send(s.cluster, boundary_stride(s.cluster, p), message_bytes(s)).time_s : 0;
-  const EndTime front = embedding_time(s), back = head_time(s);
+  const EmbeddingOrHeadTime front = embedding_time(s), back = head_time(s);
   const int last = pieces.count() - 1;
   for (int i = 0; i <= last; ++i) {
     StageTime& t = times[static_cast<size_t>(i)];
@@ -110,7 +111,7 @@ std::vector<StageTime> piece_times(const Setting& s, const Pieces& pieces, const
   return times;
 }
 
-StageTraffic stage_traffic(const Setting& s, const Pieces& pieces, const LayerKinds& kinds, int stage,
+StageTraffic stage_traffic(const EstimateContext& s, const PipelinePieces& pieces, const LayerKinds& kinds, int stage,
                            double sending_s) {
   const Policy& p = s.policy;
   const double m = s.micro_batches();
@@ -143,7 +144,8 @@ StageTraffic stage_traffic(const Setting& s, const Pieces& pieces, const LayerKi
     const double messages = 2 * m * pieces.chunks;
     const TransferTime one = send(s.cluster, boundary_stride(s.cluster, p), message_bytes(s));
     const char* tier = boundary_stride(s.cluster, p) < s.cluster.domain ? "inside" : "across";
-    // Fill and drain also contain the other stages' recomputation.
+    // The exposed time can exceed the transfer time, because in fill and drain a stage also waits for the recomputation
+    // of other stages.
     result.rows.push_back(
         {"pp", "send", tier, messages * one.bytes, std::max(messages * one.time_s, sending_s), sending_s});
   }

@@ -1,5 +1,5 @@
-// Time of the pieces of a pipeline and traffic of its slowest stage, assembled from the few kinds of layers of a model,
-// each timed once.
+// Time of the pieces of a pipeline, and traffic of its slowest stage. A model has only a few kinds of layers; each kind
+// is timed once.
 #pragma once
 
 #include <vector>
@@ -10,29 +10,32 @@
 
 namespace esp::plan {
 
-// One kind of layer, with ZeRO 3's traffic: without recomputation and with the policy's.
+// Times of one kind of layer: `plain` without recomputation, `again` with the policy's recomputation. Both include the
+// all-gathers and reduce-scatters of ZeRO 3.
 struct LayerKind {
   LayerTime time;
   GatheredTime plain, again;
 };
 struct LayerKinds {
-  LayerKind dense, expert, across, expert_across;  // the latter two also attend to an encoder
+  LayerKind dense, expert, across, expert_across;  // across, expert_across: with cross-attention to an encoder
   bool has_expert = false;
   int64_t first_across = 0;
 };
-LayerKinds kinds_of(const Setting& setting);
+LayerKinds kinds_of(const EstimateContext& context);
 
-// Distance of the ranks of neighbouring stages; a pipeline that does not fit in one domain of fast links has boundaries
-// between domains, which determine its pace.
+// Number of ranks between neighbouring stages. If the pipeline does not fit in one domain of fast links, some stage
+// boundaries lie between domains. The slow boundaries limit the pipeline, so the stride is then at least a domain.
 double boundary_stride(const Cluster& cluster, const Policy& policy);
 
-std::vector<StageTime> piece_times(const Setting& setting, const Pieces& pieces, const LayerKinds& kinds);
-// Tensor, context, expert and pipeline traffic of stage `stage` per step, and the exposed part of ZeRO 3's units.
+std::vector<StageTime> piece_times(const EstimateContext& context, const PipelinePieces& pieces,
+                                   const LayerKinds& kinds);
+// rows: tensor, context, expert and pipeline traffic of one stage per step. exposed_units_s: exposed seconds of the
+// all-gathers and reduce-scatters of ZeRO 3.
 struct StageTraffic {
   std::vector<GroupTraffic> rows;
   double exposed_units_s = 0;
 };
-StageTraffic stage_traffic(const Setting& setting, const Pieces& pieces, const LayerKinds& kinds, int stage,
-                           double sending_s);
+StageTraffic stage_traffic(const EstimateContext& context, const PipelinePieces& pieces, const LayerKinds& kinds,
+                           int stage, double sending_s);
 
 }  // namespace esp::plan

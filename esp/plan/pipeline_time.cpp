@@ -5,10 +5,11 @@
 namespace esp::plan {
 namespace {
 
-// Slowdown of kernels by a concurrent message.
+// Extra kernel seconds per second of overlapped messages.
 constexpr double kBeside = 0.2;
 
-// Fill and drain, from one micro-batch's time on the other stages in total (`others`) and on average.
+// Seconds of fill and drain. `others`: seconds of one micro-batch on all stages except the slowest; `mean`: times of an
+// average stage.
 double bubble_s(const Policy& policy, const StageTime& mean, double others, double stages) {
   const std::string& name = policy.schedule;
   const double each = mean.forward + mean.backward + mean.weights, ends = stages - 1;
@@ -24,7 +25,7 @@ double bubble_s(const Policy& policy, const StageTime& mean, double others, doub
 
 }  // namespace
 
-PipelineTime pipeline_time(const Policy& policy, const Pieces& pieces, const std::vector<StageTime>& times) {
+PipelineTime pipeline_time(const Policy& policy, const PipelinePieces& pieces, const std::vector<StageTime>& times) {
   const double m = static_cast<double>(std::max<int64_t>(1, policy.num_micro_batches()));
   std::vector<double> stage(static_cast<size_t>(pieces.stages), 0.0);
   StageTime sum;
@@ -47,7 +48,8 @@ PipelineTime pipeline_time(const Policy& policy, const Pieces& pieces, const std
   if (pieces.stages > 1) {
     const StageTime mean{sum.forward / P, sum.backward / P, sum.weights / P, 0};
     p.bubble = bubble_s(policy, mean, all - slowest, P);
-    // Both directions: always exposed during fill and drain, otherwise as far as nothing hides them.
+    // Messages go in both directions. In fill and drain they are always exposed. In the steady state they are exposed
+    // unless the policy overlaps them.
     const double steady = (policy.overlap_pp ? kBeside : 1) * m * pieces.chunks;
     p.sending = 2 * send * (P - 1 + steady);
   }

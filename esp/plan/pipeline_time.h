@@ -1,5 +1,5 @@
-// Step time of a pipeline in closed form, from the times of its pieces: exact for equal stages and free transfers,
-// otherwise the slowest stage's work plus fill and drain.
+// Step time of a pipeline in closed form, from the times of its pieces. Exact if all stages are equal and transfers
+// take no time. Otherwise: work of the slowest stage plus fill and drain.
 #pragma once
 
 #include <vector>
@@ -10,12 +10,12 @@
 namespace esp::plan {
 
 struct PipelineTime {
-  double total = 0;    // of all micro-batches
-  double busy = 0;     // of the slowest stage
-  double bubble = 0;   // idle time of the slowest stage
-  double sending = 0;  // exposed messages of the slowest stage
+  double total = 0;    // seconds of all micro-batches
+  double busy = 0;     // compute seconds of the slowest stage
+  double bubble = 0;   // idle seconds of the slowest stage
+  double sending = 0;  // seconds of exposed messages of the slowest stage
   int slowest = 0;
 };
-PipelineTime pipeline_time(const Policy& policy, const Pieces& pieces, const std::vector<StageTime>& times);
+PipelineTime pipeline_time(const Policy& policy, const PipelinePieces& pieces, const std::vector<StageTime>& times);
 
 }  // namespace esp::plan

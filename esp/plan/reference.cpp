@@ -39,7 +39,7 @@ ModelShape count_alone(double parameters) {
   return s;
 }
 
-// Formula only: 16 bytes per parameter, no slack, no context.
+// Memory of states by ZeRO's formula: 16 bytes per parameter; no slack, no context.
 Memory states(double parameters, int zero, int dp) {
   Policy p;
   p.zero = zero;
@@ -47,11 +47,11 @@ Memory states(double parameters, int zero, int dp) {
   p.global_batch = dp;
   p.gradients_fp32 = false;
   p.software = "analytic";
-  const Catalog& catalog = shipped_catalog();
+  const Catalog& catalog = built_in_catalog();
   return memory_of(count_alone(parameters), make_cluster(catalog, catalog.processor("A100"), {dp, 8, 0, 0}), p);
 }
 
-// Per token, 6 per parameter without recomputation and 8 with full recomputation.
+// FLOPs of a training: 6 per parameter and token, or 8 with full recomputation.
 double training_flops(double parameters, double tokens, bool recomputed) {
   return (recomputed ? 8 : 6) * parameters * tokens;
 }
@@ -62,19 +62,19 @@ void counts(Numbers& to) {
   const double matrices = 12 * layers * h * h + static_cast<double>(gpt3.vocab) * h;
   add(to, "GPT-3, matrices alone: 12 L d² + V d", "", matrices, "{:.0f}", "");
   add(to, "GPT-3 as the slide counts: 12 d² + 5 d a layer", "175B", matrices + 5 * layers * h, "{:.0f}", "",
-      "the 5 d are the two biases of the feed-forward, although \"biases are excluded\"");
+      "5 d counts the two feed-forward biases, although the slide says that biases are excluded");
   add(to, "GPT-3, all parameters", "175B", gpt3.parameters(), "{:.0f}", "",
-      "V d + s d + L (12 d² + 13 d) + 2 d, as the built model counts itself");
+      "V d + s d + L (12 d² + 13 d) + 2 d, equal to the count of the built model");
   struct Row {
     const char *name, *printed, *remark = "";
   };
   for (const Row row : {Row{"gpt3-125m", "125M"},
-                        {"gpt3-350m", "350M", "the paper's name of the size; 24 layers of 1024 have 356 M"},
+                        {"gpt3-350m", "350M", "the paper's rounded name; 24 layers of width 1024 have 356 M"},
                         {"gpt3-760m", "760M"},
-                        {"gpt3-1.3b", "1.3B", "16 heads of 128; the printed 24 heads would not make 2048"},
+                        {"gpt3-1.3b", "1.3B", "16 heads of dimension 128; the printed 24 heads do not divide 2048"},
                         {"gpt3-2.7b", "2.7B"},
                         {"gpt3-6.7b", "6.7B"},
-                        {"gpt3-13b", "13B", "d = 5120; the printed 5140 is not a multiple of the heads"},
+                        {"gpt3-13b", "13B", "d = 5120; the printed 5140 is not a multiple of the number of heads"},
                         {"gpt3-175b", "175B"}})
     add(to, fmt::format("GPT-3 family: {}", row.name), row.printed, preset_shape(row.name).parameters() / 1e9, "{:.3f}",
         "billion", row.remark);
@@ -83,7 +83,7 @@ void counts(Numbers& to) {
     ReferenceNumber& added = add(to, fmt::format("LLaMA: {}", row.name), row.printed,
                                  preset_shape(row.name).parameters() / 1e9, "{:.3f}", "billion");
     if (std::string_view(row.name) == "llama-65b") {
-      added.remark = "convention: the paper cuts digits off (65.286 becomes 65.2) and does not round";
+      added.remark = "convention: the paper truncates and does not round (65.286 becomes 65.2)";
       added.convention = std::floor(10 * added.value) / 10;
     }
   }
@@ -122,13 +122,12 @@ void memory(Numbers& to) {
         row.zero == 0   ? "{:.0f}"
         : row.zero == 3 ? "{:.2f}"
                         : "{:.1f}",
-        "GB", row.zero == 2 ? "2Φ + 14Φ/N; twice less than stage 1 only as N grows" : "");
+        "GB", row.zero == 2 ? "2Φ + 14Φ/N; half of stage 1 only for large N" : "");
   add(to, "70 B weights in 16 bits", "140 GB", states(70e9, 0, 1).parameter / 1e9, "{:.0f}", "GB");
   const Memory whole = states(70e9, 0, 1), divided = states(70e9, 3, 80);
   constexpr const char* kFourBytes =
-      "convention: the slide counts 4 bytes a parameter, those of 16-bit weights and gradients: {}; with Adam's states "
-      "it "
-      "is 16";
+      "convention: the slide counts 4 bytes per parameter (16-bit weights and gradients): {}; with Adam's states there "
+      "are 16";
   add(to, "70 B, all states", "280 GB", whole.states() / 1e9, "{:.0f}", "GB",
       fmt::format(fmt::runtime(kFourBytes), "280 GB"))
       .convention = (whole.parameter + whole.gradient) / 1e9;
@@ -142,10 +141,10 @@ void memory(Numbers& to) {
                                       {"A800", "80 GB"},
                                       {"H100", "80 GB"},
                                       {"H800", "80 GB"}})
-    add(to, fmt::format("memory of {}", name), printed, shipped_catalog().processor(name).nominal_gb, "{:.0f}", "GB");
+    add(to, fmt::format("memory of {}", name), printed, built_in_catalog().processor(name).nominal_gb, "{:.0f}", "GB");
 }
 
-// Activations of GPT-3's layers, for `tokens` tokens of one batch.
+// Activation memory of GPT-3's layers.
 void activations(Numbers& to) {
   ModelShape s = preset_shape("gpt3-175b");
   Policy p;
@@ -165,19 +164,19 @@ void activations(Numbers& to) {
 }
 
 void times(Numbers& to) {
-  const Processor& a100 = shipped_catalog().processor("A100").processor;
-  const Processor& h100 = shipped_catalog().processor("H100").processor;
+  const Processor& a100 = built_in_catalog().processor("A100").processor;
+  const Processor& h100 = built_in_catalog().processor("H100").processor;
   const double gpt3 = 175e9, tokens = 300e9;
   add(to, "A100s for GPT-3 in 30 days at 160 TFLOP/s, 6TP", "800",
       training_flops(gpt3, tokens, false) / 160e12 / kMonth, "{:.1f}", "",
-      "the slide rounds 759.5 up by 5 %; it means / (3600·24·30), as printed 24·30 multiplies; 160 TFLOP/s is "
-      "achieved, the peak is 312");
+      "the slide rounds 759.5 up by 5 %; it must divide by (3600·24·30), but as printed it multiplies by 24·30; "
+      "160 TFLOP/s is the achieved rate, the peak is 312");
   add(to, "… with recomputation, 8TP", "", training_flops(gpt3, tokens, true) / 160e12 / kMonth, "{:.1f}", "");
   const auto utilisation = [&](double parameters, double trained_on, double devices, double days, bool again) {
     return training_flops(parameters, trained_on, again) / (devices * a100.bf16_flops * days * kDay);
   };
   add(to, "utilisation of GPT-3 on 1024 A100 in 35 days, 8TP (HFU)", "0.44", utilisation(gpt3, tokens, 1024, 35, true),
-      "{:.4f}", "", "0.4347 rounds to 0.43; the estimate is Megatron-LM's, OpenAI had V100s");
+      "{:.4f}", "", "0.4347 rounds to 0.43; the estimate is Megatron-LM's; OpenAI used V100s");
   add(to, "… 6TP (MFU)", "", utilisation(gpt3, tokens, 1024, 35, false), "{:.4f}", "");
   add(to, "days of GPT-3 on 1024 A100 at a utilisation of 0.44, 8TP", "35 days",
       training_flops(gpt3, tokens, true) / (1024 * a100.bf16_flops * 0.44) / kDay, "{:.1f}", "days");
@@ -197,14 +196,14 @@ void times(Numbers& to) {
   for (const MegatronRow& row : megatron_table())
     add(to, fmt::format("Megatron's table, {} processors at {:.0f} TFLOP/s", row.gpus, row.tflops),
         fmt::format("{:.1f} PFLOP/s", row.pflops), row.gpus * row.tflops / 1e3, "{:.1f}", "PFLOP/s")
-        .tolerance = 0.5 / row.tflops;  // its TFLOP/s are printed without decimals
+        .tolerance = 0.5 / row.tflops;  // the table prints TFLOP/s without decimals
 }
 
 void traffic(Numbers& to) {
-  const Catalog& catalog = shipped_catalog();
+  const Catalog& catalog = built_in_catalog();
   const double payload = states(175e9, 0, 1).gradient;
   add(to, "GPT-3's gradients of an iteration", "350 GB", payload / 1e9, "{:.0f}", "GB",
-      "the payload; what a ring sends is below");
+      "the payload; the next row has the bytes that a ring sends");
   const Cluster cluster = make_cluster(catalog, catalog.processor("A100"), {1024, 8, 0, 0});
   add(to, "… sent by each of 1024 ranks in a ring", "",
       all_reduce(cluster, group_of(cluster, 1024, 1), payload).bytes / 1e9, "{:.1f}", "GB",
@@ -212,7 +211,7 @@ void traffic(Numbers& to) {
   for (const auto& [name, printed] :
        {std::pair{"nvlink3", "600 GB/s"}, {"nvlink4", "900 GB/s"}, {"nvlink5", "1800 GB/s"}, {"nvlink6", "3600 GB/s"}})
     add(to, fmt::format("{}, both directions", name), printed, 2 * catalog.link(name).bandwidth / 1e9, "{:.0f}", "GB/s",
-        "half of it each way");
+        "half of it in each direction");
   add(to, "InfiniBand NDR, one direction", "400 Gb/s", catalog.link("infiniband-ndr").bandwidth / 1e9, "{:.0f}",
       "GB/s");
   const double pcie = catalog.link("pcie5-x16").bandwidth / 1e9, b300 = catalog.processor("B300").processor.fp8_flops;

@@ -1,5 +1,5 @@
-// Figures printed in lectures on distributed training, recomputed with the planner's functions: the printed figure, the
-// computed one, and the reason for a difference. Nothing is measured.
+// Figures from lectures on distributed training, recomputed with the planner's functions. Each entry has the printed
+// figure, the computed one, and the reason if they differ. None of them is a measurement.
 #pragma once
 
 #include <optional>
@@ -9,14 +9,15 @@
 namespace esp::plan {
 
 struct ReferenceNumber {
-  std::string item;     // "GPT-3 175B, all parameters"
-  std::string printed;  // as printed on the slide; "?": posed as a question; empty: not printed
-  double value = 0;     // computed here
+  std::string item;     // what is counted: "GPT-3 175B, all parameters"
+  std::string printed;  // the figure as printed; "?": the slide asks for it; empty: the slide does not have it
+  double value = 0;     // the figure computed by the planner
   std::string unit;
-  std::string shown;                 // the computed value with its significant digits
-  std::string remark;                // the reason for a difference, or what was corrected
-  double tolerance = 0;              // relative, in addition to the printed digits: of inputs that are printed rounded
-  std::optional<double> convention;  // the printed figure computed with the slide's convention, which `remark` names
+  std::string shown;   // the computed value as text, rounded to its significant digits
+  std::string remark;  // why the figures differ, or which input was corrected
+  // allowed relative difference beyond the printed digits, because the inputs on the slide are rounded
+  double tolerance = 0;
+  std::optional<double> convention;  // value by the slide's counting convention, which `remark` explains
 };
 
 std::vector<ReferenceNumber> reference_numbers();

@@ -96,8 +96,8 @@ TEST(Reference, ReproducesTimesAndUtilisation) {
   EXPECT_EQ(mfu, (std::vector<std::string>{"0.3260", "0.471"}));
 }
 
-// A convention is the slide's way of counting: computed with it, the result equals the printed figure.
-TEST(Reference, ConventionsReproduceThePrintedFigure) {
+// A convention is the slide's own way of counting. Computed that way, the value must equal the printed figure.
+TEST(Reference, OtherCountingConventionsReproduceThePrintedFigure) {
   std::map<std::string, double> by_item;
   for (const ReferenceNumber& one : reference_numbers())
     if (one.convention) {

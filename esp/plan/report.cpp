@@ -39,7 +39,8 @@ std::string short_count(double n) {
 }
 
 std::string describe(const Policy& p) {
-  std::string text = fmt::format("tp {}{}, pp {}, dp {}", p.tp, p.sequence ? " with sequence" : "", p.pp, p.dp);
+  std::string text =
+      fmt::format("tp {}{}, pp {}, dp {}", p.tp, p.sequence ? " with sequence parallelism" : "", p.pp, p.dp);
   if (p.cp > 1) text += fmt::format(", cp {} ({})", p.cp, p.context);
   if (p.ep > 1) text += fmt::format(", ep {}", p.ep);
   if (p.pp > 1) text += fmt::format(", {}{}", p.schedule, p.interleave > 1 ? fmt::format(" x{}", p.interleave) : "");

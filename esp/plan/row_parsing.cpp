@@ -1,4 +1,4 @@
-// Recognises the words in the columns of a table of results.
+// Parses the words in the cells of a table of results.
 #include <algorithm>
 #include <cctype>
 
@@ -13,7 +13,7 @@ namespace {
 struct Spelling {
   std::string_view part, schedule;
 };
-// In this order: more specific words first.
+// Searched in this order, so more specific words stand first.
 constexpr Spelling kSchedules[] = {
     {"vhalf", "v-half"},
     {"vmin", "v-min"},
@@ -65,7 +65,7 @@ std::string precision_meant(const std::string& words) {
 ScheduleWords parse_schedule(const std::string& words, int interleave, std::vector<std::string>& assumed) {
   ScheduleWords result;
   const std::string given = bare_word(words);
-  // "Interlaced": every stage has a share of the head between its layers.
+  // "Interlaced" schedules: every stage computes a share of the head between its layers.
   result.vocabulary =
       (has(given, "vocab") && !has(given, "novocab") && !has(given, "withoutvocab")) || has(given, "interlac");
   result.vocabulary = result.vocabulary || has(given, "interlac");
@@ -75,7 +75,7 @@ ScheduleWords parse_schedule(const std::string& words, int interleave, std::vect
   for (const Spelling& one : kSchedules)
     if (has(given, one.part)) {
       result.schedule = one.schedule;
-      // "Interleaved" with one chunk is the plain schedule.
+      // A row with several chunks per stage is interleaved even if it says 1F1B.
       if (interleave > 1 && one.schedule == "1f1b") result.schedule = "interleaved";
       return result;
     }
@@ -90,7 +90,8 @@ std::string parse_precision(const std::string& words, const Processor& processor
   const auto* rate =
       std::find_if(std::begin(kRates), std::end(kRates), [&](const Rate& r) { return r.name == precision; });
   std::string taken = precision;
-  if (processor.*rate->flops <= 0) {  // the next precision that the chip supports
+  // the chip does not support the precision: takes the next one in the list that it supports
+  if (processor.*rate->flops <= 0) {
     for (const Rate& other : kRates)
       if (&other > rate && processor.*other.flops > 0) {
         taken = other.name;

@@ -1,4 +1,4 @@
-// Reads the policy of a row: axes, batch, states, recomputation and overlap from its columns.
+// Reads the policy of a row from its columns: axes, batch, states, recomputation and overlap.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 namespace esp::plan {
 namespace {
 
-// A larger figure is taken for an error.
+// Figures above these are treated as errors in the table.
 constexpr double kMaxRanks = 1e6, kMaxInGroup = 4096, kMaxSequences = 1e8;
 
 int axis(const CsvRow& cells, const char* name) {
@@ -25,21 +25,21 @@ void set_axes(const CsvRow& cells, Policy& p, int gpus, std::vector<std::string>
   p.ep = axis(cells, "ep");
   if (double{1} * p.tp * p.pp * p.cp > kMaxRanks) {
     p.tp = p.pp = p.cp = 1;
-    assumed.push_back("one processor per replica: its axes exceed any cluster");
+    assumed.push_back("tp = pp = cp = 1, because the given axes exceed any cluster");
   }
   const auto given = cells.number("dp", 1, kMaxRanks / (double{1} * p.tp * p.pp * p.cp));
   p.dp = static_cast<int>(given.value_or(0));
   const int64_t within = int64_t{p.tp} * p.pp * p.cp;
   if (given && within * p.dp == gpus) return;
-  if (given && int64_t{p.tp} * p.pp * p.dp == gpus && p.dp % p.cp == 0) {  // the table counts cp within dp
+  if (given && int64_t{p.tp} * p.pp * p.dp == gpus && p.dp % p.cp == 0) {  // in this table dp includes cp
     p.dp /= p.cp;
-    assumed.push_back(fmt::format("dp = {}, context groups counted separately", p.dp));
+    assumed.push_back(fmt::format("dp = {}, because the dp of the table includes cp", p.dp));
     return;
   }
   const int left = std::max<int>(1, static_cast<int>(gpus / within));
-  if (given && within * left != gpus) return;  // no consistent reading: the axes are what ran
+  if (given && within * left != gpus) return;  // the axes do not multiply to `gpus`: keeps the axes as given
   p.dp = left;
-  assumed.push_back(fmt::format("dp = {}, the rest of {} processors", p.dp, gpus));
+  assumed.push_back(fmt::format("dp = {}, from {} processors and the other axes", p.dp, gpus));
 }
 
 void set_batch(const CsvRow& cells, const ModelShape& shape, Policy& p, MissingFields& open,
@@ -48,24 +48,26 @@ void set_batch(const CsvRow& cells, const ModelShape& shape, Policy& p, MissingF
              steps = cells.number("grad_accum", 1, 1e7);
   const auto replicas = static_cast<double>(p.dp);
   if (whole) {
-    // A batch counted in tokens has far more sequences than any step.
+    // A gbs above 262,144 counts tokens, not sequences.
     double sequences = *whole;
     if (sequences > 262144 && shape.seq > 0) {
       sequences = std::max(1.0, sequences / static_cast<double>(shape.seq));
-      assumed.push_back(fmt::format("a batch of {:.0f} sequences (gbs counts tokens)", sequences));
+      assumed.push_back(fmt::format("a global batch of {:.0f} sequences, because gbs counts tokens", sequences));
     }
     p.global_batch = static_cast<int64_t>(std::min(sequences, kMaxSequences));
   } else {
     p.global_batch = static_cast<int64_t>(std::min(micro.value_or(1) * steps.value_or(1) * replicas, kMaxSequences));
-    if (!micro || !steps) assumed.push_back(fmt::format("a batch of {} sequences", p.global_batch));
+    if (!micro || !steps) assumed.push_back(fmt::format("a global batch of {} sequences", p.global_batch));
   }
   const int64_t share = std::max<int64_t>(1, p.global_batch / p.dp);
   if (micro) {
     p.micro_batch = std::min(static_cast<int64_t>(*micro), share);
-    // A rank's batch given as one is divided into as many micro-batches as stages, as PyTorch's pipelines do.
-    if (p.pp > 1 && p.micro_batch == share && share % p.pp == 0 && software_row(p.software).whole_in_pipeline) {
+    // Some rows give a rank's whole batch as the micro-batch. It is then split into one micro-batch per stage, as
+    // PyTorch's pipelines do.
+    if (p.pp > 1 && p.micro_batch == share && share % p.pp == 0 && software_row(p.software).gathered_in_pipeline) {
       p.micro_batch = share / p.pp;
-      assumed.push_back(fmt::format("micro-batches of {}: a rank's batch over {} stages", p.micro_batch, p.pp));
+      assumed.push_back(
+          fmt::format("micro-batches of {} sequences: a rank's batch split over {} stages", p.micro_batch, p.pp));
     }
   } else if (steps) {
     p.micro_batch = std::max<int64_t>(1, share / static_cast<int64_t>(*steps));
@@ -87,8 +89,8 @@ void set_recompute(const CsvRow& cells, const ModelShape& shape, Policy& p, Miss
                          has(words, "mlp") || has(words, "module");
   p.recompute = selective && !has(words, "full") ? RecomputePolicy::selective : RecomputePolicy::full;
   p.checkpoint_sharded = has(words, "distribut") || has(words, "shard");
-  // "full 12 layers", "block 4", "every 2nd layer": some of the layers only; uniform recomputation covers all, for any
-  // group size.
+  // "full 12 layers", "block 4" and "every 2nd layer" recompute only some layers. "Uniform" recomputes all layers, for
+  // any group size.
   const size_t digit = words.find_first_of("0123456789");
   if (digit == std::string::npos || !(has(words, "layer") || has(words, "block")) || has(words, "uniform")) return;
   const int number = std::atoi(words.c_str() + digit);
@@ -102,7 +104,8 @@ void set_states(const CsvRow& cells, const std::string& framework, Policy& p, st
   const int per_node = static_cast<int>(cells.number("gpus_per_node", 1, 4096).value_or(8));
   const std::string words = cells.words("zero");
   const size_t digit = words.find_first_of("0123");
-  const bool first = digit == 0;  // "3 (FSDP2)" is stage 3, and so is "FSDP2"
+  // the cell starts with the ZeRO stage: "3 (FSDP2)". A digit elsewhere ("FSDP2") is not a stage
+  const bool first = digit == 0;
   const bool hybrid = has(words, "hsdp") || has(words, "hybrid");
   if (has(words, "grad_op") || has(words, "grad op")) {
     p.zero = 2;
@@ -131,7 +134,7 @@ void set_states(const CsvRow& cells, const std::string& framework, Policy& p, st
   const std::string offload = cells.words("offload");
   if (offload.empty() || offload.starts_with("no") || offload == "0" || offload == "false") return;
   if (has(offload, "activ") && !has(offload, "optim") && !has(offload, "param")) {
-    assumed.push_back("activations stay: offloading them is not modelled");
+    assumed.push_back("activations are not offloaded, because this is not modelled");
     return;
   }
   p.offload =
@@ -149,7 +152,8 @@ void set_overlap(const CsvRow& cells, Policy& p) {
   const std::string words = cells.words("comm_overlap");
   const bool old = p.software.starts_with("megatron-20");
   p.overlap_dp = !old;
-  // Plain schedules wait for their sends and receives; interleaved and zero-bubble ones overlap them.
+  // In software with blocking sends, 1F1B and GPipe wait for messages. Interleaved and zero-bubble schedules overlap
+  // them.
   p.overlap_pp = !software_row(p.software).blocking_sends || (p.schedule != "1f1b" && p.schedule != "gpipe");
   if (words.empty()) return;
   const bool none = words.starts_with("none") || words.starts_with("no ") || words == "no" || words == "0" ||
@@ -160,15 +164,15 @@ void set_overlap(const CsvRow& cells, Policy& p) {
   p.overlap_ep = !none && (has(words, "ep ") || has(words, "a2a") || has(words, "all-to-all") || has(words, "moe"));
 }
 
-// Exchange methods of context and expert groups, where words in the row name them.
+// Reads, if the row has them: the communication method of context and expert groups, and the type of Adam's moments.
 void set_exchanges(const std::string& given, const ModelShape& shape, Policy& p) {
   const bool swaps = has(given, "a2a") || has(given, "all-to-all") || has(given, "alltoall");
   if (has(given, "ulysses") || (swaps && shape.experts == 0)) p.context = "ulysses";
-  // Kernels that send a row once per node and forward it there to its experts (DeepEP, 2025).
+  // These kernels send a token once per node and forward it inside the node to its experts (DeepEP, 2025).
   if (shape.experts > 0 && (has(given, "deepep") || has(given, "hybridep") || has(given, "megatron-bridge") ||
                             has(given, "megatron bridge")))
     p.expert_nodes = p.ep;
-  if (shape.experts > 0 && p.software == "hai-llm") p.expert_nodes = 4;  // by its routing
+  if (shape.experts > 0 && p.software == "hai-llm") p.expert_nodes = 4;  // DeepSeek's routing is limited to 4 nodes
   if (has(given, "bf16 moments") || has(given, "bf16 optimizer") || has(given, "precision-aware")) p.moment_bytes = 4;
 }
 
@@ -178,11 +182,11 @@ Policy row_policy(const CsvRow& cells, const ModelShape& shape, const Processor&
                   MissingFields& open, std::vector<std::string>& assumed) {
   Policy p;
   const std::string framework = cells.words("framework"), flash = cells.words("flash_attn");
-  // Not available before 2022, and never on V100.
+  // Default: fused attention on chips from 2020 on. It did not exist before 2022 and never ran on V100.
   p.flash = parse_flag(flash, processor.year == 0 || processor.year >= 2020) && !has(flash, "unfused") &&
             flash != "torch" && flash != "native" && flash != "megatron" && flash != "math";
-  p.software = software_of(framework, p.flash);
-  // On Hopper and later Megatron-LM uses TransformerEngine, as Megatron-Core does.
+  p.software = recognise_software(framework, p.flash);
+  // On Hopper and later chips Megatron-LM uses TransformerEngine, so its constants are those of Megatron-Core.
   if (p.software == "megatron-2023" && processor.fp8_flops > 0) p.software = "megatron-core";
   p.moment_bytes = software_row(p.software).moment_bytes;
   const std::string given = framework + " " + cells.words("notes") + " " + cells.words("comm_overlap");
@@ -198,7 +202,7 @@ Policy row_policy(const CsvRow& cells, const ModelShape& shape, const Processor&
   p.interleave = p.pp > 1 ? static_cast<int>(chunks.value_or(1)) : 1;
   if (int64_t{p.interleave} * p.pp > std::max<int64_t>(shape.layers, p.pp)) {
     p.interleave = std::max(1, static_cast<int>(shape.layers) / p.pp);
-    assumed.push_back(fmt::format("{} chunks per stage: limited by the layers", p.interleave));
+    assumed.push_back(fmt::format("{} chunks per stage, because there are too few layers for more", p.interleave));
   }
   const ScheduleWords schedule = parse_schedule(cells.words("schedule"), p.interleave, assumed);
   open.interleave = !chunks && p.pp > 1 && (cells.words("schedule").empty() || schedule.schedule == "interleaved");
@@ -209,22 +213,22 @@ Policy row_policy(const CsvRow& cells, const ModelShape& shape, const Processor&
   p.sequence = parse_flag(cells.words("seq_par"), modern && p.tp > 1) && p.tp > 1;
   p.precision = parse_precision(cells.words("precision"), processor, assumed);
   set_states(cells, framework, p, assumed);
-  if (p.zero == 3 && p.pp > 1 && software_row(p.software).whole_in_pipeline) {
-    p.zero = 1;  // whole weights and gradients, sharded optimizer states
-    assumed.push_back("sharded units stay gathered during the pipeline's step, and are reduced once");
+  if (p.zero == 3 && p.pp > 1 && software_row(p.software).gathered_in_pipeline) {
+    p.zero = 1;  // the pipeline keeps whole weights and gradients, so only the optimizer states are sharded
+    assumed.push_back("ZeRO 3 with a pipeline: weights stay gathered during the step, gradients are reduced once");
   }
   set_recompute(cells, shape, p, open);
   set_overlap(cells, p);
   set_exchanges(given, shape, p);
-  // GPT before fused attention trained with dropout; later models did not.
+  // GPT models of the time before fused attention were trained with dropout; later models were not.
   p.dropout = shape.arch != "llama" && shape.layers > 0 && !p.flash;
-  // Megatron sums gradients in 32 bits, and so does any program with a 32-bit shard; the others use 16.
+  // Gradients are accumulated in fp32 by Megatron and by software with fp32 shards, in 16 bits by others.
   const bool megatron = p.software.starts_with("megatron") && (has(framework, "megatron") || has(framework, "mcore"));
   const bool shards = p.software == "fsdp" || p.software == "llm-foundry" || p.software.starts_with("torchtitan");
-  // DeepSpeed does with bf16, which it never sums in 16 bits.
+  // DeepSpeed accumulates in fp32 if it trains in bf16.
   const bool brain = p.software == "deepspeed" && p.precision == "bf16" && p.zero <= 1;
   p.gradients_fp32 = megatron || brain || p.software == "hai-llm" ||
-                     (shards && (p.zero >= 3 || software_row(p.software).whole_in_pipeline));
+                     (shards && (p.zero >= 3 || software_row(p.software).gathered_in_pipeline));
   return p;
 }
 

@@ -30,15 +30,15 @@ MemoryKind memory_kind_of(const std::string& words) {
   return MemoryKind::total;
 }
 
-// Tools report binary units under decimal names; formulas use decimal ones.
+// Bytes per GB: tools print GiB as "GB"; formulas use 1e9 bytes.
 double unit_of(const std::string& words, MemoryKind kind) {
   if (has(words, "1e9") || has(words, "10^9") || has(words, "decimal")) return 1e9;
   if (has(words, "gib") || has(words, "2^30") || has(words, "1024")) return kGiB;
   return kind == MemoryKind::states || kind == MemoryKind::activations ? 1e9 : kGiB;
 }
 
-// Converts arithmetic rates to seconds per step. By default sources count whole scores; hardware rates include
-// recomputation.
+// Step time from a FLOP rate. Default: the rate counts the whole score matrix (no causal mask). Hardware rates also
+// count recomputation.
 double time_of_rate(const CsvRow& cells, MeasuredRow& row) {
   const auto tflops = cells.number("tflops_gpu", 1e-3, 1e5), used = cells.number("mfu_pct", 0.01, 100),
              busy = cells.number("hfu_pct", 0.01, 100);
@@ -50,13 +50,14 @@ double time_of_rate(const CsvRow& cells, MeasuredRow& row) {
   const bool executed = tflops ? has(kind, "hardware") || has(kind, "hfu") || has(kind, "executed") : !used;
   const double peak = row.cluster.processor.flops(row.policy.precision);
   const double rate = tflops ? *tflops * 1e12 : (used ? *used : *busy) / 100 * peak;
-  row.assumed.push_back(fmt::format("step time from {} per processor, {} arithmetic, scores counted {}",
-                                    tflops ? "TFLOP/s" : "utilisation", executed ? "executed" : "model",
-                                    counted.causal ? "once" : "whole"));
+  row.assumed.push_back(fmt::format("step time from {} per processor: FLOPs {} recomputation, {} score matrix",
+                                    tflops ? "TFLOP/s" : "utilisation", executed ? "with" : "without",
+                                    counted.causal ? "half of the" : "whole"));
   return (executed ? e.hardware_flops : e.flops) / (rate * row.policy.world());
 }
 
-// The step time where it is printed, else from tokens per second, else from the arithmetic rate.
+// The measured step time of a row: the printed time; without it, from tokens per second; without both, from the FLOP
+// rate.
 double measured_time(const CsvRow& cells, MeasuredRow& row) {
   if (const auto time = cells.number("step_time_s", 1e-9, 1e9)) {
     const std::string words = cells.words("step_time_s");
@@ -109,15 +110,16 @@ MeasuredRow read_row(const CsvRow& cells, const Catalog& catalog) {
 
 std::vector<MeasuredRow> read_rows(std::string_view text, std::string_view name, const Catalog& catalog) {
   const auto table = parse_csv(text, name);
-  if (table.empty()) throw IoError(fmt::format("{}: no rows; expected a first line with column names", name));
+  if (table.empty())
+    throw IoError(fmt::format("{}: the table has no rows; expected a first line with column names", name));
   constexpr std::string_view kTelling[] = {"row_id", "source", "kind", "params_b", "layers", "gpu", "step_time_s"};
   const CsvRow head(table[0], table[0]);
   const auto known = std::count_if(std::begin(kTelling), std::end(kTelling),
                                    [&](std::string_view column) { return !head.text(column).empty(); });
   if (known < 2)
     throw IoError(
-        fmt::format("{}: no known columns in the first line; expected row_id, source, kind, layers, hidden, gpu, gpus, "
-                    "tp, pp, mbs, gbs, step_time_s …",
+        fmt::format("{}: the first line names fewer than two known columns; expected row_id, source, kind, layers, "
+                    "hidden, gpu, gpus, tp, pp, mbs, gbs, step_time_s …",
                     name));
   std::vector<MeasuredRow> rows;
   rows.reserve(table.size() - 1);
@@ -125,13 +127,13 @@ std::vector<MeasuredRow> read_rows(std::string_view text, std::string_view name,
     const CsvRow cells(table[0], table[i]);
     try {
       rows.push_back(read_row(cells, catalog));
-    } catch (const Error& error) {  // an error in one row does not affect the others
+    } catch (const Error& error) {  // an error in one row must not affect the others
       MeasuredRow row;
       row.id = cells.text("row_id");
       row.source = cells.text("source");
       row.model = cells.text("model");
       row.kind = kind_of(cells);
-      row.unread = error.what();
+      row.read_error = error.what();
       rows.push_back(std::move(row));
     }
     if (rows.back().id.empty()) rows.back().id = fmt::format("row {}", i);

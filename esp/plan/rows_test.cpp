@@ -13,7 +13,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 MeasuredRow row_of(const std::string& head, const std::string& cells) {
-  const auto rows = read_rows(head + "\n" + cells + "\n", "test.csv", shipped_catalog());
+  const auto rows = read_rows(head + "\n" + cells + "\n", "test.csv", built_in_catalog());
   return rows.at(0);
 }
 
@@ -23,7 +23,7 @@ std::string assumptions_of(const MeasuredRow& row) {
   return all;
 }
 
-TEST(Csv, ReadsQuotesLineBreaksMarksAndEitherEnding) {
+TEST(Csv, ReadsQuotesLineBreaksByteOrderMarkAndBothLineEndings) {
   const auto rows = parse_csv(
       "\xEF\xBB\xBF"
       "a,b\r\n\"1,2\",\"say \"\"no\"\"\nnow\"\r\n\r\n3,\n,4",
@@ -44,11 +44,11 @@ TEST(Csv, ReadsCommonNumberFormats) {
   EXPECT_EQ(row.number("d"), 8192);
   EXPECT_FALSE(row.number("e"));
   EXPECT_FALSE(row.number("f"));
-  EXPECT_FALSE(row.number("g"));  // below the bounds
+  EXPECT_FALSE(row.number("g"));  // the value is below the lower bound of number()
   EXPECT_EQ(row.number("g", -5), -1);
 }
 
-TEST(Rows, ACompleteRowAssumesNothing) {
+TEST(Rows, CompleteRowNeedsNoAssumptions) {
   const MeasuredRow row = row_of(
       "row_id,kind,source,framework,model,arch,params_b,layers,hidden,ffn,heads,kv_heads,seq,vocab,gpu,gpu_mem_gb,gpus,"
       "gpus_per_node,net_gbps_per_node,precision,tp,pp,dp,cp,ep,vpp,schedule,seq_par,zero,mbs,gbs,recompute,flash_attn,"
@@ -83,7 +83,7 @@ TEST(Rows, RecordsAssumptionsForMissingFields) {
   EXPECT_GT(predict(row).predicted_s.value_or(0), 0);
 }
 
-TEST(Rows, PublishedCountSelectsTheVariant) {
+TEST(Rows, PublishedParameterCountSelectsModelVariant) {
   const char* head = "source,arch,params_b,layers,hidden,ffn,heads,vocab,seq,experts,topk,moe_ffn,gpu";
   EXPECT_TRUE(row_of(head, "s,gpt,1.7,24,2304,9216,24,51200,2048,,,,A100").shape.tied);
   EXPECT_FALSE(row_of(head, "s,gpt,7.1,30,4096,16384,32,131072,4096,,,,H100").shape.tied);
@@ -110,12 +110,12 @@ TEST(Rows, RecognisesAModelByNameOrCount) {
 TEST(Rows, InfersAxesFromTheGivenFields) {
   const char* head = "source,layers,hidden,gpu,gpus,tp,pp,dp,cp,gbs,mbs,grad_accum";
   EXPECT_EQ(row_of(head, "s,32,4096,H100,64,8,2,,1,64,1,").policy.dp, 4);
-  const Policy within = row_of(head, "s,32,4096,H100,64,8,1,8,4,64,1,").policy;  // dp counts cp
+  const Policy within = row_of(head, "s,32,4096,H100,64,8,1,8,4,64,1,").policy;  // dp in this row includes cp
   EXPECT_EQ(within.dp, 2);
   EXPECT_EQ(within.world(), 64);
   EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,1,8,1,,2,4").policy.global_batch, 64);
   EXPECT_EQ(row_of(head, "s,32,4096,H100,8,1,1,8,1,64,,4").policy.micro_batch, 2);
-  // Inconsistent axes are not an error.
+  // Axes that do not multiply to gpus are not an error.
   EXPECT_EQ(row_of(head, "s,32,4096,H100,8,4000,4000,4000,4000,1e30,9999999,1e9").policy.tp, 1);
 }
 
@@ -137,8 +137,8 @@ TEST(Rows, ParsesSchedulesPrecisionsAndRecomputation) {
   EXPECT_TRUE(assumed.empty());
   EXPECT_EQ(schedule("lightning"), "1f1b");
   EXPECT_EQ(assumed.size(), 1u);
-  const Processor& v100 = shipped_catalog().processor("V100").processor;
-  const Processor& h100 = shipped_catalog().processor("H100").processor;
+  const Processor& v100 = built_in_catalog().processor("V100").processor;
+  const Processor& h100 = built_in_catalog().processor("H100").processor;
   EXPECT_EQ(parse_precision("mxfp8", h100, assumed), "fp8");
   EXPECT_EQ(parse_precision("bf16", v100, assumed), "fp16");
   EXPECT_EQ(parse_precision("nvfp4", h100, assumed), "fp8");
@@ -168,7 +168,7 @@ TEST(Rows, AcceptsUnitsSeparatorsAndColumnAliases) {
   EXPECT_DOUBLE_EQ(row_of(head, "s,house,7,A100,8,2 measured").measured_s, 2);
 }
 
-TEST(Rows, RecognisesMechanismsInWords) {
+TEST(Rows, InfersPolicyDetailsFromFrameworkAndNotes) {
   const char* head =
       "source,framework,model,arch,layers,hidden,seq,experts,topk,gpu,gpus,precision,tp,pp,dp,cp,ep,mbs,gbs,notes";
   const auto policy = [&](const std::string& cells) { return row_of(head, cells).policy; };
@@ -176,7 +176,7 @@ TEST(Rows, RecognisesMechanismsInWords) {
   EXPECT_EQ(policy("s,Megatron-Core,m,llama,8,4096,32768,,,H100,8,bf16,1,1,1,8,1,1,4,").context, "ring");
   EXPECT_EQ(policy("s,Megatron-Core,m,moe,8,4096,4096,64,8,H100,64,bf16,1,1,64,1,32,1,64,DeepEP").expert_nodes, 32);
   EXPECT_EQ(policy("s,Megatron-Core,m,moe,8,4096,4096,64,8,H100,64,bf16,1,1,64,1,32,1,64,").expert_nodes, 0);
-  // A rank's batch of 32 in a pipeline of eight stages: eight micro-batches of four.
+  // A rank's batch of 32, with a pipeline of eight stages, is split into eight micro-batches of four sequences.
   EXPECT_EQ(policy("s,torchtitan,m,llama,32,4096,8192,,,H100,64,bf16,1,8,8,1,1,32,256,").micro_batch, 4);
   EXPECT_EQ(policy("s,Megatron-Core,m,llama,32,4096,8192,,,H100,64,bf16,1,8,8,1,1,32,256,").micro_batch, 32);
   EXPECT_TRUE(policy("s,Megatron-DeepSpeed,m,gpt,32,4096,2048,,,A100,64,bf16,1,8,8,1,1,1,64,").gradients_fp32);
@@ -191,9 +191,9 @@ TEST(Rows, RecognisesMechanismsInWords) {
   EXPECT_EQ(dense(4), 1);
 }
 
-// Published rows ran, so they fitted: with chunks and recomputation open, the fastest is chosen even where none is
-// predicted to fit.
-TEST(Rows, AssumesThatTunedRowsFitted) {
+// Published runs fitted in memory. If chunks and recomputation are open and no candidate is predicted to fit, the
+// fastest is chosen.
+TEST(Rows, ChoosesFastestCandidateIfNoneIsPredictedToFit) {
   const char* head =
       "source,framework,arch,layers,hidden,ffn,heads,seq,vocab,gpu,gpus,tp,pp,dp,schedule,mbs,gbs,recompute,step_time_"
       "s";
@@ -204,7 +204,7 @@ TEST(Rows, AssumesThatTunedRowsFitted) {
   EXPECT_THAT(assumptions_of(row), HasSubstr("fitted"));
 }
 
-TEST(Rows, IsolatesTheErrorOfARow) {
+TEST(Rows, ErrorInOneRowDoesNotAffectOtherRows) {
   const auto rows = read_rows(
       "row_id,source,layers,hidden,heads,gpu,gpus,tp,pp,precision,step_time_s\n"
       "a,s,32,4096,32,H100,8,1,1,bf16,1\n"
@@ -213,7 +213,7 @@ TEST(Rows, IsolatesTheErrorOfARow) {
       "\"c\"\"\",s,1e308,1e308,1e308,H100,1e308,1e308,1e308,bf16,1e308\n"
       "d,s,32,4096,32,H100,8,1,1,bf16,1,too,many,cells\n"
       "e\n",
-      "t", shipped_catalog());
+      "t", built_in_catalog());
   ASSERT_EQ(rows.size(), 6u);
   EXPECT_GT(predict(rows[0]).predicted_s.value_or(0), 0);
   EXPECT_GT(predict(rows[4]).predicted_s.value_or(0), 0);
@@ -221,8 +221,8 @@ TEST(Rows, IsolatesTheErrorOfARow) {
 }
 
 TEST(Rows, RejectsTextThatIsNotATable) {
-  EXPECT_THROW(read_rows("", "t", shipped_catalog()), IoError);
-  EXPECT_THROW(read_rows("one,two\n1,2\n", "t", shipped_catalog()), IoError);
+  EXPECT_THROW(read_rows("", "t", built_in_catalog()), IoError);
+  EXPECT_THROW(read_rows("one,two\n1,2\n", "t", built_in_catalog()), IoError);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Parameter counts: the formulas of esp/model/counts.h, extended for published models: heads of any width, latent
-// attention (DeepSeek-V2, 2024), experts with their own width. No loops: a search evaluates this often.
+// attention (DeepSeek-V2, 2024), experts of a different width. Closed formulas without loops, because a search
+// evaluates them often.
 #include "esp/plan/shape.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ double linear(int64_t in, int64_t out, bool bias) {
   return static_cast<double>(in) * static_cast<double>(out) + (bias ? static_cast<double>(out) : 0.0);
 }
 
-// Only the count is known.
+// True if only the parameter count of the model is known.
 bool is_opaque(const ModelShape& s) {
   return s.layers == 0 || s.hidden == 0;
 }
@@ -132,7 +133,7 @@ ModelShape shape_of(const model::ModelConfig& config, const std::string& name) {
   s.expert_every = std::max<int64_t>(config.expert_every, 1);
   s.shared_experts = config.shared_expert > 0 ? 1 : 0;
   s.shared_ffn = config.shared_expert;
-  // Segments, poolers and heads of encoders: parameters outside the formula are given separately.
+  // Parameters that the formula does not count: segments, poolers and heads of encoders.
   if (!is_opaque(s)) s.other_parameters = static_cast<double>(model::parameter_count(config)) - s.parameters();
   return s;
 }

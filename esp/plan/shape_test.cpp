@@ -8,7 +8,7 @@
 namespace esp::plan {
 namespace {
 
-TEST(ModelShape, CountsEveryPresetAsTheModelDoes) {
+TEST(ModelShape, ParameterCountOfEveryPresetMatchesModel) {
   for (const model::Preset& row : model::presets()) {
     const ModelShape shape = shape_of(row.config, std::string(row.name));
     EXPECT_EQ(static_cast<int64_t>(shape.parameters()), model::parameter_count(row.config)) << row.name;
@@ -19,7 +19,7 @@ TEST(ModelShape, CountsEveryPresetAsTheModelDoes) {
   }
 }
 
-TEST(ModelShape, LayersTablesAndNormsAddUp) {
+TEST(ModelShape, PartsSumToTotalParameterCount) {
   model::ModelConfig config = model::preset("gpt2-124m").config;
   config.experts = 4;
   config.expert_every = 2;
@@ -32,7 +32,7 @@ TEST(ModelShape, LayersTablesAndNormsAddUp) {
   EXPECT_EQ(shape.other_parameters, 0);
 }
 
-TEST(ModelShape, LatentAttentionAndFineExpertsOfDeepSeekV3) {
+TEST(ModelShape, CountsLatentAttentionAndExpertsOfDeepSeekV3) {
   ModelShape s;
   s.arch = "llama";
   s.layers = 61;
@@ -53,7 +53,7 @@ TEST(ModelShape, LatentAttentionAndFineExpertsOfDeepSeekV3) {
   s.kv_lora = 512;
   s.rope_dim = 64;
   s.v_dim = 128;
-  // 671 B and 37 B active as published (the second without the embedding).
+  // Published: 671 B parameters, of which a token uses 37 B (without the embedding).
   EXPECT_EQ(static_cast<int64_t>(s.parameters() / 1e9), 671);
   EXPECT_NEAR((s.active_parameters() - s.embedding_parameters()) / 1e9, 36.7, 0.1);
 }

@@ -15,8 +15,9 @@ double local_heads(int64_t heads, int tp) {
   return std::max(1.0, static_cast<double>(heads) / tp);
 }
 
-// Attention's weights and column biases are divided; the row bias and norms of latents are not.
-double held_attention(const ModelShape& s, int tp) {
+// Attention parameters on one of tp ranks. Weights and the biases of column-parallel layers are sharded. The bias of
+// the row-parallel layer and the norms of the latents are replicated.
+double attention_parameters_on_rank(const ModelShape& s, int tp) {
   const double h = static_cast<double>(s.hidden), t = tp;
   const double width = static_cast<double>(s.head_dim > 0 ? s.head_dim : s.hidden / std::max<int64_t>(s.heads, 1));
   if (s.kv_lora > 0) {
@@ -32,7 +33,7 @@ double held_attention(const ModelShape& s, int tp) {
   return h * (q + 2 * kv) + (bias ? q + 2 * kv : 0) + q * h + (s.bias ? h : 0);
 }
 
-double held_perceptron(const ModelShape& s, int64_t width, double t) {
+double mlp_parameters_on_rank(const ModelShape& s, int64_t width, double t) {
   const double h = static_cast<double>(s.hidden), f = static_cast<double>(width) / t;
   const double in = s.gated ? 2 : 1;
   return (in + 1) * h * f + (s.bias ? in * f + h : 0);
@@ -40,8 +41,8 @@ double held_perceptron(const ModelShape& s, int64_t width, double t) {
 
 }  // namespace
 
-Pieces pieces_of(const ModelShape& shape, const Policy& policy) {
-  Pieces p;
+PipelinePieces pipeline_pieces(const ModelShape& shape, const Policy& policy) {
+  PipelinePieces p;
   p.stages = std::max(1, policy.pp);
   p.folded = is_folded(policy.schedule);
   p.chunks = p.folded ? 2 : std::max(1, policy.interleave);
@@ -52,7 +53,7 @@ Pieces pieces_of(const ModelShape& shape, const Policy& policy) {
   } else {
     const int each = static_cast<int>(shape.layers) / n, rest = static_cast<int>(shape.layers) % n;
     p.layers.assign(static_cast<size_t>(n), each);
-    const int skipped = n > 2 && rest > 0 && rest <= n - 2 && software_row(policy.software).spares_ends ? 1 : 0;
+    const int skipped = n > 2 && rest > 0 && rest <= n - 2 && software_row(policy.software).inner_stages_first ? 1 : 0;
     for (int i = 0; i < rest; ++i) ++p.layers[static_cast<size_t>(i + skipped)];
   }
   p.first.reserve(static_cast<size_t>(n));
@@ -64,8 +65,9 @@ Pieces pieces_of(const ModelShape& shape, const Policy& policy) {
 std::vector<int> balanced_layers(const ModelShape& s, const Policy& policy) {
   Policy even = policy;
   even.stage_layers.clear();
-  const int n = pieces_of(s, even).count();
-  // GEMMs of one token: a layer's weights and its scores relative to the head's.
+  const int n = pipeline_pieces(s, even).count();
+  // Cost of the head, in layers: (GEMM work of the head per token) / (work of a layer's weights and attention scores
+  // per token).
   const double layer = s.active_parameters() > 0
                            ? (s.active_parameters() - s.embedding_parameters() - s.head_parameters()) /
                                  static_cast<double>(std::max<int64_t>(1, s.layers))
@@ -76,7 +78,7 @@ std::vector<int> balanced_layers(const ModelShape& s, const Policy& policy) {
   std::vector<int> layers(static_cast<size_t>(n), 0);
   load.back() = worth;
   for (int64_t i = 0; i < s.layers; ++i) {
-    // Ties go to the last: later stages hold fewer micro-batches.
+    // Among equally loaded stages the last one gets the layer, because later stages hold fewer micro-batches.
     const auto found = std::min_element(load.rbegin(), load.rend());
     const size_t least = static_cast<size_t>(load.rend() - found) - 1;
     ++layers[least];
@@ -89,59 +91,59 @@ int expert_tensor(const Policy& policy) {
   return policy.expert_tp > 0 ? policy.expert_tp : policy.ep > 1 ? 1 : policy.tp;
 }
 
-HeldParameters held_layer(const ModelShape& s, const Policy& policy, int64_t layer) {
-  HeldParameters held;
-  held.dense = held_attention(s, policy.tp) + 2 * s.norm_parameters();
-  if (layer >= s.first_across()) held.dense += held_attention(s, policy.tp) + s.norm_parameters();
+RankParameters layer_parameters_on_rank(const ModelShape& s, const Policy& policy, int64_t layer) {
+  RankParameters held;
+  held.dense = attention_parameters_on_rank(s, policy.tp) + 2 * s.norm_parameters();
+  if (layer >= s.first_across()) held.dense += attention_parameters_on_rank(s, policy.tp) + s.norm_parameters();
   if (!s.has_experts(layer)) {
-    held.dense += held_perceptron(s, s.ffn, policy.tp);
+    held.dense += mlp_parameters_on_rank(s, s.ffn, policy.tp);
     return held;
   }
-  held.dense += static_cast<double>(s.hidden * s.experts);  // router
+  held.dense += static_cast<double>(s.hidden * s.experts);  // weights of the router
   held.dense += static_cast<double>(s.shared_experts) *
-                held_perceptron(s, s.shared_ffn > 0 ? s.shared_ffn : s.expert_width(), policy.tp);
+                mlp_parameters_on_rank(s, s.shared_ffn > 0 ? s.shared_ffn : s.expert_width(), policy.tp);
   held.expert =
-      static_cast<double>(s.experts) / policy.ep * held_perceptron(s, s.expert_width(), expert_tensor(policy));
+      static_cast<double>(s.experts) / policy.ep * mlp_parameters_on_rank(s, s.expert_width(), expert_tensor(policy));
   return held;
 }
 
-std::vector<HeldParameters> held_by_stage(const ModelShape& s, const Policy& policy) {
-  std::vector<HeldParameters> held(static_cast<size_t>(std::max(1, policy.pp)));
-  if (s.layers == 0 || s.hidden == 0) {  // only the count is known
-    for (HeldParameters& h : held) h.dense = s.given_parameters / (policy.tp * policy.pp);
+std::vector<RankParameters> parameters_by_stage(const ModelShape& s, const Policy& policy) {
+  std::vector<RankParameters> held(static_cast<size_t>(std::max(1, policy.pp)));
+  if (s.layers == 0 || s.hidden == 0) {  // only the parameter count is known
+    for (RankParameters& h : held) h.dense = s.given_parameters / (policy.tp * policy.pp);
     return held;
   }
-  const Pieces pieces = pieces_of(s, policy);
+  const PipelinePieces pieces = pipeline_pieces(s, policy);
   const int64_t across = s.first_across();
-  HeldParameters kinds[2][2];  // experts or not, cross-attention or not: the few kinds of a model
+  RankParameters kinds[2][2];  // [has experts][has cross-attention]
   for (int e = 0; e < 2; ++e)
     for (int c = 0; c < 2; ++c) kinds[e][c].dense = -1;
   for (int i = 0; i < pieces.count(); ++i) {
-    HeldParameters& to = held[static_cast<size_t>(pieces.stage_of(i))];
+    RankParameters& to = held[static_cast<size_t>(pieces.stage_of(i))];
     const int begin = pieces.first[static_cast<size_t>(i)];
     for (int layer = begin; layer < begin + pieces.layers[static_cast<size_t>(i)]; ++layer) {
-      HeldParameters& kind = kinds[s.has_experts(layer)][layer >= across];
-      if (kind.dense < 0) kind = held_layer(s, policy, layer);
+      RankParameters& kind = kinds[s.has_experts(layer)][layer >= across];
+      if (kind.dense < 0) kind = layer_parameters_on_rank(s, policy, layer);
       to += kind;
     }
   }
   const double h = static_cast<double>(s.hidden), table = static_cast<double>(s.vocab) * h / policy.tp;
   const double spread = policy.vocab_parallel_pipeline ? policy.pp : 1;
-  HeldParameters& front = held[static_cast<size_t>(pieces.stage_of(0))];
-  HeldParameters& back = held[static_cast<size_t>(pieces.stage_of(pieces.count() - 1))];
+  RankParameters& front = held[static_cast<size_t>(pieces.stage_of(0))];
+  RankParameters& back = held[static_cast<size_t>(pieces.stage_of(pieces.count() - 1))];
   const double places = s.embedding_parameters() - static_cast<double>(s.vocab) * h;
   front.dense += places + s.other_parameters;
   back.dense += s.norm_parameters();
-  // A tied table is stored at both ends when those are different stages.
+  // A tied table is stored twice if the first and the last piece are on different stages.
   const bool second = !s.tied || &front != &back;
   if (spread > 1) {
-    for (HeldParameters& each : held) each.dense += (second ? 2 : 1) * table / spread;
+    for (RankParameters& each : held) each.dense += (second ? 2 : 1) * table / spread;
   } else {
     front.dense += table;
     if (second) back.dense += table;
   }
-  if (policy.schedule == "dualpipe" && policy.pp > 1) {  // both directions: every rank holds two stages
-    std::vector<HeldParameters> twice = held;
+  if (policy.schedule == "dualpipe" && policy.pp > 1) {  // in a bidirectional pipeline every rank holds two stages
+    std::vector<RankParameters> twice = held;
     for (size_t k = 0; k < held.size(); ++k) twice[k] += held[held.size() - 1 - k];
     return twice;
   }
@@ -153,12 +155,12 @@ double shard_ranks(const Policy& policy) {
   return policy.shard_group > 0 ? std::min<double>(policy.shard_group, all) : all;
 }
 
-double expert_copies(const Policy& policy) {
+double expert_replicas(const Policy& policy) {
   return std::max(1.0, static_cast<double>(policy.dp) * policy.cp * policy.tp / (policy.ep * expert_tensor(policy)));
 }
 
 double expert_shard_ranks(const Policy& policy) {
-  return std::min(expert_copies(policy), std::max(1.0, shard_ranks(policy)));
+  return std::min(expert_replicas(policy), std::max(1.0, shard_ranks(policy)));
 }
 
 StateBytes state_bytes(const Policy& policy) {
@@ -168,7 +170,8 @@ StateBytes state_bytes(const Policy& policy) {
   b.gradient = wide || policy.gradients_fp32 ? 4 : 2;
   const double moments = policy.optimizer == "sgd" ? 0 : policy.moment_bytes;
   b.optimizer = (wide ? 0 : policy.master_bytes) + moments;
-  // Fully sharded with 32-bit gradients: the shard is the master copy, the 16-bit weights exist while gathered.
+  // ZeRO 3 with fp32 gradients: the rank's shard is the fp32 master copy. 16-bit weights exist only while they are
+  // gathered.
   if (!wide && policy.zero >= 3 && policy.gradients_fp32 && policy.master_bytes == 4) {
     b.parameter = policy.master_bytes;
     b.optimizer = moments;
@@ -176,7 +179,7 @@ StateBytes state_bytes(const Policy& policy) {
   return b;
 }
 
-Memory states_of(const HeldParameters& held, const Policy& policy) {
+Memory states_of(const RankParameters& held, const Policy& policy) {
   const StateBytes each = state_bytes(policy);
   const double n = shard_ranks(policy), e = expert_shard_ranks(policy);
   const auto share = [&](int from) {

@@ -1,4 +1,4 @@
-// Training states: which rank holds which parameters, and the bytes of their states; exact, by category, for every
+// Training states: which rank holds which parameters, and the exact bytes of their states, by category, for every
 // stage.
 #pragma once
 
@@ -9,12 +9,12 @@
 
 namespace esp::plan {
 
-// The division of a model into pp·v pieces. V-shaped schedules fold the second half back, so that the first stage holds
-// the first and the last piece; all others are cyclic.
-struct Pieces {
+// Division of a model into pp·v pieces. V-shaped schedules (folded) assign the first and the last piece to the first
+// stage. All other schedules assign the pieces to the stages in turn.
+struct PipelinePieces {
   int stages = 1, chunks = 1;
   bool folded = false;
-  std::vector<int> layers;  // of each piece
+  std::vector<int> layers;  // layers of each piece
   std::vector<int> first;   // first layer of each piece
   int count() const { return stages * chunks; }
   int stage_of(int piece) const {
@@ -22,34 +22,38 @@ struct Pieces {
     return 2 * stages - 1 - piece;
   }
 };
-Pieces pieces_of(const ModelShape& shape, const Policy& policy);
-// Layers of each piece where the last has fewer, by the arithmetic of its head: "redistributed" layers.
+PipelinePieces pipeline_pieces(const ModelShape& shape, const Policy& policy);
+// Number of layers of each piece if the last piece gets fewer layers to compensate for its head ("redistributed"
+// layers).
 std::vector<int> balanced_layers(const ModelShape& shape, const Policy& policy);
 
-// Parameters on one rank: those replicated over data-parallel ranks, and those of its experts.
-struct HeldParameters {
+// Number of parameters on one rank. dense: parameters that data-parallel ranks replicate; expert: parameters of the
+// rank's experts.
+struct RankParameters {
   double dense = 0, expert = 0;
-  HeldParameters& operator+=(const HeldParameters& other) {
+  RankParameters& operator+=(const RankParameters& other) {
     dense += other.dense;
     expert += other.expert;
     return *this;
   }
 };
-HeldParameters held_layer(const ModelShape& shape, const Policy& policy, int64_t layer);
-std::vector<HeldParameters> held_by_stage(const ModelShape& shape, const Policy& policy);
+RankParameters layer_parameters_on_rank(const ModelShape& shape, const Policy& policy, int64_t layer);
+std::vector<RankParameters> parameters_by_stage(const ModelShape& shape, const Policy& policy);
 
-// Ranks over which the states of a dense (an expert) parameter are sharded, and over which its gradient is summed.
+// shard_ranks: ranks over which the states of a dense parameter are sharded; expert_shard_ranks: the same for an expert
+// parameter. expert_replicas: ranks over which an expert gradient is summed. expert_tensor: tensor ranks per expert.
 double shard_ranks(const Policy& policy);
 double expert_shard_ranks(const Policy& policy);
-double expert_copies(const Policy& policy);
+double expert_replicas(const Policy& policy);
 int expert_tensor(const Policy& policy);
 
-// Bytes per parameter by category, before sharding.
+// Bytes of states per parameter by category, before sharding.
 struct StateBytes {
   double parameter = 2, gradient = 4, optimizer = 12;
 };
 StateBytes state_bytes(const Policy& policy);
-// parameter, gradient, optimizer (and host, file) of one stage.
-Memory states_of(const HeldParameters& held, const Policy& policy);
+// Bytes of parameters, gradients and optimizer states of one rank; with offload also host and file. Other categories
+// stay 0.
+Memory states_of(const RankParameters& held, const Policy& policy);
 
 }  // namespace esp::plan

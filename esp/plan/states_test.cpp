@@ -29,11 +29,11 @@ double states_gb(double parameters, int zero, int ranks) {
   p.zero = zero;
   p.gradients_fp32 = false;
   p.software = "analytic";
-  return states_of(held_by_stage(s, p)[0], p).states() / 1e9;
+  return states_of(parameters_by_stage(s, p)[0], p).states() / 1e9;
 }
 
 // Rajbhandari et al. 2020, table 1: per-device memory of model states.
-TEST(States, ReproduceTheZeroTableToThePrintedDigit) {
+TEST(States, BytesMatchZeroPaperTableToPrintedDigit) {
   EXPECT_NEAR(states_gb(7.5e9, 1, 4), 52.5, 0.05);
   EXPECT_NEAR(states_gb(7.5e9, 2, 4), 41.3, 0.06);
   EXPECT_NEAR(states_gb(7.5e9, 3, 4), 30, 0.05);
@@ -46,58 +46,58 @@ TEST(States, ReproduceTheZeroTableToThePrintedDigit) {
   EXPECT_NEAR(states_gb(1e12, 0, 1), 16000, 0.5);
 }
 
-TEST(States, StagesAndTensorRanksTogetherHoldTheModel) {
+TEST(States, ParametersOfAllRanksSumToModel) {
   const ModelShape s = llama();
   Policy p;
   p.pp = 4;
   double sum = 0;
-  for (const HeldParameters& held : held_by_stage(s, p)) sum += held.dense;
+  for (const RankParameters& held : parameters_by_stage(s, p)) sum += held.dense;
   EXPECT_DOUBLE_EQ(sum, s.parameters());
   p.tp = 8;
   sum = 0;
-  for (const HeldParameters& held : held_by_stage(s, p)) sum += 8 * held.dense;
-  const double replicated = (2 * 32 + 1) * 4096.0;  // norms
+  for (const RankParameters& held : parameters_by_stage(s, p)) sum += 8 * held.dense;
+  const double replicated = (2 * 32 + 1) * 4096.0;  // parameters of the norms, which are not sharded
   EXPECT_DOUBLE_EQ(sum, s.parameters() + 7 * replicated);
 }
 
-TEST(States, PlaceTablesAtTheEndsAndATiedTableAtBoth) {
+TEST(States, EmbeddingAndHeadAreOnEndStagesAndTiedTableIsOnBoth) {
   ModelShape s = llama();
   Policy p;
   p.pp = 4;
-  const auto held = held_by_stage(s, p);
+  const auto held = parameters_by_stage(s, p);
   EXPECT_DOUBLE_EQ(held[0].dense - held[1].dense, 32000.0 * 4096);
   EXPECT_DOUBLE_EQ(held[3].dense - held[1].dense, 32000.0 * 4096 + 4096);
   s.tied = true;
-  EXPECT_DOUBLE_EQ(held_by_stage(s, p)[3].dense, held[3].dense);
+  EXPECT_DOUBLE_EQ(parameters_by_stage(s, p)[3].dense, held[3].dense);
   p.vocab_parallel_pipeline = true;
-  const auto spread = held_by_stage(s, p);
+  const auto spread = parameters_by_stage(s, p);
   EXPECT_DOUBLE_EQ(spread[1].dense, spread[2].dense);
   EXPECT_NEAR(spread[1].dense - held[1].dense, 2 * 32000.0 * 4096 / 4, 1);
 }
 
-TEST(States, FoldedPiecesPutBothEndsOnTheFirstStage) {
+TEST(States, FoldedScheduleHasFirstAndLastModelChunkOnFirstStage) {
   const ModelShape s = llama();
   Policy p;
   p.pp = 4;
   p.schedule = "zb-v";
-  const auto held = held_by_stage(s, p);
+  const auto held = parameters_by_stage(s, p);
   EXPECT_DOUBLE_EQ(held[0].dense - held[1].dense, 2 * 32000.0 * 4096 + 4096);
   p.schedule = "dualpipe";
-  EXPECT_NEAR(held_by_stage(s, p)[1].dense, 2 * 8 * s.layer_parameters(0), 1);
+  EXPECT_NEAR(parameters_by_stage(s, p)[1].dense, 2 * 8 * s.layer_parameters(0), 1);
 }
 
-TEST(States, UnevenLayersFollowTheLists) {
+TEST(States, RemainingLayersFollowSoftwareRuleOrStageLayers) {
   const ModelShape s = llama(10);
   Policy p;
   p.pp = 4;
-  EXPECT_EQ(pieces_of(s, p).layers, (std::vector<int>{2, 3, 3, 2}));
+  EXPECT_EQ(pipeline_pieces(s, p).layers, (std::vector<int>{2, 3, 3, 2}));
   p.software = "espalier";
-  EXPECT_EQ(pieces_of(s, p).layers, (std::vector<int>{3, 3, 2, 2}));
+  EXPECT_EQ(pipeline_pieces(s, p).layers, (std::vector<int>{3, 3, 2, 2}));
   p.stage_layers = {3, 3, 3, 1};
-  EXPECT_EQ(pieces_of(s, p).first, (std::vector<int>{0, 3, 6, 9}));
+  EXPECT_EQ(pipeline_pieces(s, p).first, (std::vector<int>{0, 3, 6, 9}));
 }
 
-TEST(States, RedistributedLayersRelieveTheHeadsStage) {
+TEST(States, BalancedLayersGiveStageWithHeadFewerLayers) {
   ModelShape s = llama(32);
   s.vocab = 256000;
   Policy p;
@@ -109,13 +109,13 @@ TEST(States, RedistributedLayersRelieveTheHeadsStage) {
   EXPECT_LT(layers.back(), layers.front());
 }
 
-TEST(States, CountGradientsAndMastersBySoftware) {
-  Policy p;  // fp32 main gradients: 18 bytes
+TEST(States, StateBytesFollowPrecisionZeroStageAndOptimizer) {
+  Policy p;  // fp32 gradients: 18 bytes per parameter
   EXPECT_EQ(states_of({1e9, 0}, p).states(), 18e9);
   p.dp = 8;
   p.zero = 1;
   EXPECT_EQ(states_of({1e9, 0}, p).states(), (6 + 12.0 / 8) * 1e9);
-  p.zero = 3;  // the master copy is the shard
+  p.zero = 3;  // ZeRO 3: the rank's shard is the master copy
   EXPECT_EQ(states_of({1e9, 0}, p).states(), 16e9 / 8);
   p.shard_group = 4;
   EXPECT_EQ(states_of({1e9, 0}, p).states(), 16e9 / 4);
@@ -127,7 +127,7 @@ TEST(States, CountGradientsAndMastersBySoftware) {
   EXPECT_EQ(states_of({1e9, 0}, p).states(), 16e9);
 }
 
-TEST(States, OffloadMovesTheStates) {
+TEST(States, OffloadMovesStatesToHostMemory) {
   Policy p;
   p.zero = 2;
   p.dp = 4;
@@ -138,17 +138,17 @@ TEST(States, OffloadMovesTheStates) {
   EXPECT_EQ(there.states(), there.parameter);
 }
 
-TEST(States, ExpertsAreDividedOverTheirGroup) {
+TEST(States, ExpertsAreShardedOverExpertGroup) {
   ModelShape s = llama();
   s.experts = 8;
   s.topk = 2;
   s.expert_ffn = s.ffn;
   Policy p;
   p.dp = 16;
-  const double all = held_layer(s, p, 5).expert;
+  const double all = layer_parameters_on_rank(s, p, 5).expert;
   p.ep = 8;
-  EXPECT_DOUBLE_EQ(held_layer(s, p, 5).expert, all / 8);
-  EXPECT_EQ(expert_copies(p), 2);
+  EXPECT_DOUBLE_EQ(layer_parameters_on_rank(s, p, 5).expert, all / 8);
+  EXPECT_EQ(expert_replicas(p), 2);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace esp::plan {
 namespace {
 
-// Every policy with one change.
+// All policies that differ from `from.policy` in one axis or switch.
 std::vector<Suggestion> neighbours(const Suggestion& from) {
   std::vector<Suggestion> all;
   const Policy& given = from.policy;
@@ -38,7 +38,7 @@ std::vector<Suggestion> neighbours(const Suggestion& from) {
 }
 
 bool fits(const ModelShape& shape, const Cluster& cluster, Suggestion& one) {
-  if (broken(shape, cluster, one.policy)) return false;
+  if (policy_error(shape, cluster, one.policy)) return false;
   const MemoryFit fit = memory_fit(memory_of(shape, cluster, one.policy), cluster, one.policy);
   one.memory_bytes = fit.needed;
   return fit.fits();

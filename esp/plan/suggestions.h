@@ -1,5 +1,5 @@
-// Suggestions for a policy that does not fit: the smallest changes that make it fit, one axis or switch at a time, then
-// two.
+// Suggestions for a policy that does not fit: changes of one axis or switch that make it fit; if there are none,
+// changes of two.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct Suggestion {
   Policy policy;
   double memory_bytes = 0, step_s = 0;
 };
-// The fastest first, at most `most`; empty where no such change is enough.
+// At most `most` suggestions, the fastest first. Empty if no change of one or two axes is enough.
 std::vector<Suggestion> suggestions(const ModelShape& shape, const Cluster& cluster, const Policy& policy,
                                     size_t most = 3);
 

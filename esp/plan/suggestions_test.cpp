@@ -7,11 +7,11 @@
 namespace esp::plan {
 namespace {
 
-TEST(Suggestions, OffersChangesThatFit) {
-  const Catalog& catalog = shipped_catalog();
+TEST(Suggestions, ListsChangesThatFitFastestFirst) {
+  const Catalog& catalog = built_in_catalog();
   const ModelShape shape = catalog.find_model("llama2-7b")->shape;
   const Cluster cluster = make_cluster(catalog, catalog.processor("A100"), {8, 8, 0, 0});
-  Policy policy;  // 18 bytes per parameter on every rank: 121 GB
+  Policy policy;  // needs 121 GB per rank: 18 bytes per parameter, not sharded
   policy.dp = 8;
   policy.global_batch = 64;
   ASSERT_GT(memory_of(shape, cluster, policy).total(), cluster.processor.memory_bytes);
@@ -19,7 +19,7 @@ TEST(Suggestions, OffersChangesThatFit) {
   ASSERT_FALSE(all.empty());
   for (size_t i = 0; i < all.size(); ++i) {
     EXPECT_LE(memory_of(shape, cluster, all[i].policy).total(), cluster.processor.memory_bytes) << all[i].change;
-    EXPECT_FALSE(broken(shape, cluster, all[i].policy)) << all[i].change;
+    EXPECT_FALSE(policy_error(shape, cluster, all[i].policy)) << all[i].change;
     EXPECT_EQ(all[i].policy.world(), 8);
     if (i > 0) {
       EXPECT_GE(all[i].step_s, all[i - 1].step_s);
@@ -27,8 +27,8 @@ TEST(Suggestions, OffersChangesThatFit) {
   }
 }
 
-TEST(Suggestions, IsEmptyWhereNoChangeFits) {
-  const Catalog& catalog = shipped_catalog();
+TEST(Suggestions, ListIsEmptyIfNoChangeFits) {
+  const Catalog& catalog = built_in_catalog();
   const Cluster one = make_cluster(catalog, catalog.processor("V100"), {1, 1, 0, 0});
   Policy policy;
   policy.precision = "fp16";

@@ -12,10 +12,11 @@
 namespace esp::plan {
 namespace {
 
-constexpr double kTie = 0.01;  // measured times closer than this are not ordered
+constexpr double kTie =
+    0.01;  // measured times that differ by less than this fraction count as a tie and are not ranked
 constexpr size_t kSmallestSweep = 3;
 
-double counted(const Memory& m, MemoryKind kind) {
+double included_bytes(const Memory& m, MemoryKind kind) {
   switch (kind) {
     case MemoryKind::states:
       return m.states();
@@ -31,7 +32,7 @@ double counted(const Memory& m, MemoryKind kind) {
   return m.reserved() + m.other;
 }
 
-// Passes of one layer: two layers minus one, which cancels tables and head.
+// Time of one layer: time of a model with two layers minus that of one layer. So the embedding and the head cancel out.
 double layer_time_s(const MeasuredRow& row) {
   const auto stack = [&](int64_t layers) {
     ModelShape shape = row.shape;
@@ -104,7 +105,7 @@ void rank_sweeps(const std::vector<const RowResult*>& rows, SourceResult& to) {
   to.worst_regret = *std::max_element(regrets.begin(), regrets.end());
 }
 
-SourceResult sum_up(const std::string& source, const std::vector<const RowResult*>& rows) {
+SourceResult summarise(const std::string& source, const std::vector<const RowResult*>& rows) {
   SourceResult result;
   result.source = source;
   std::vector<double> errors, memory_errors;
@@ -141,7 +142,8 @@ SourceResult sum_up(const std::string& source, const std::vector<const RowResult
   return result;
 }
 
-// The factor whose logarithm is the mean of the rows', and the rows it was fitted on.
+// Fits the source's time factor: the geometric mean of measured / predicted over `count` evenly spread rows. Marks
+// these rows with fitted_on.
 double fit_scale(std::vector<RowResult*> timed, int count) {
   if (timed.empty() || count <= 0) return 1;
   const auto num_fitted = std::min(static_cast<size_t>(count), timed.size());
@@ -149,7 +151,7 @@ double fit_scale(std::vector<RowResult*> timed, int count) {
   for (size_t i = 0; i < num_fitted; ++i) {
     RowResult& row = *timed[i * timed.size() / num_fitted];
     sum += std::log(*row.measured_s / *row.predicted_s);
-    row.fitted_on = num_fitted < timed.size();  // if no rows are left for evaluation, all are evaluated
+    row.fitted_on = num_fitted < timed.size();  // if the fit uses all rows, none is marked, so that all are evaluated
   }
   return std::exp(sum / static_cast<double>(num_fitted));
 }
@@ -175,13 +177,13 @@ RowResult predict(const MeasuredRow& row) {
   r.assumed = row.assumed;
   if (row.measured_s > 0) r.measured_s = row.measured_s;
   if (row.measured_gb > 0) r.measured_gb = row.measured_gb;
-  if (!row.unread.empty()) {
-    r.reasons.push_back(fmt::format("no prediction: {}", row.unread));
+  if (!row.read_error.empty()) {
+    r.reasons.push_back(fmt::format("no prediction: {}", row.read_error));
     return r;
   }
   try {
     const Memory memory = memory_of(row.shape, row.cluster, row.policy);
-    r.predicted_gb = counted(memory, row.memory_kind) / row.gb;
+    r.predicted_gb = included_bytes(memory, row.memory_kind) / row.gb;
     r.fits = memory.total() <= row.cluster.processor.memory_bytes;
     if (row.kind == RowKind::layer_time) {
       r.predicted_s = layer_time_s(row);
@@ -200,7 +202,7 @@ RowResult predict(const MeasuredRow& row) {
     }
     if (row.shape.layers == 0 && row.kind == RowKind::step)
       r.reasons.push_back("no prediction: the row has neither model sizes nor a parameter count");
-    // a formula's value was not measured
+    // This figure comes from a formula, not from a run, so it cannot show whether the policy fits.
     if (row.memory_kind == MemoryKind::states && row.shape.layers == 0) r.fits = true;
   } catch (const Error& error) {
     r.reasons.push_back(fmt::format("no prediction: {}", error.what()));
@@ -229,7 +231,7 @@ Validation validate(const std::vector<MeasuredRow>& rows, int calibrate) {
     const double scale = fit_scale(timed, calibrate);
     for (RowResult* row : timed)
       for (std::optional<double>* time : {&row->predicted_s, &row->low_s, &row->high_s}) **time *= scale;
-    all.sources.push_back(sum_up(source, members));
+    all.sources.push_back(summarise(source, members));
     all.sources.back().scale = scale;
   }
   return all;

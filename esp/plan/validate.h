@@ -1,9 +1,9 @@
-// Validation: predictions beside measurements for every row of a table of results, and the errors by source.
+// Validation: prediction and measurement for every row of a table of results, and the errors by source.
 //
-// A sweep is a set of alternatives for a search: at least three rows of one source with the same model, processor,
-// number of processors, sequence and global batch. Within sweeps pairs are compared (Kendall's tau; pairs measured
-// within 1 % of each other are skipped), and the regret is the slowdown of the row predicted best over the best
-// measured row.
+// A sweep is a set of rows that a search could choose from: at least three rows of one source with the same model,
+// processor, number of processors, sequence length and global batch. Within a sweep the order of the rows is compared
+// (Kendall's tau; pairs measured within 1 % of each other are skipped). The regret is the measured slowdown of the row
+// that is predicted fastest, compared with the row that is measured fastest.
 #pragma once
 
 #include <optional>
@@ -19,23 +19,24 @@ struct RowResult {
   std::string id, source, sweep;
   RowKind kind = RowKind::step;
   std::optional<double> predicted_s, measured_s, low_s, high_s;
-  std::optional<double> predicted_gb, measured_gb;  // of what the row includes, in its unit
+  // memory that the row's figure includes (MemoryKind), in the row's unit
+  std::optional<double> predicted_gb, measured_gb;
   bool fits = true;
-  bool fitted_on = false;  // used to fit a factor
+  bool fitted_on = false;  // the row was used to fit the factor, so it is not evaluated
   std::vector<std::string> assumed, reasons;
 
-  // Relative, of time where it is measured, otherwise of memory.
+  // Relative error of the predicted time; for a row without a time, of the predicted memory.
   std::optional<double> error() const;
   std::optional<double> memory_error() const;
 };
 
 struct SourceResult {
   std::string source;
-  int n = 0;  // rows with an error
+  int n = 0;  // number of evaluated rows
   double mean = 0, median = 0, p90 = 0, worst = 0;
   std::optional<double> tau, regret, worst_regret, oom_right, memory_mean, memory_worst, inside_interval;
-  int sweeps = 0, oom = 0, rejected = 0;  // rejected: ran, but was predicted not to fit
-  double scale = 1;                       // factor applied to its predictions
+  int sweeps = 0, oom = 0, rejected = 0;  // rejected: number of rows that ran but were predicted not to fit
+  double scale = 1;                       // factor that multiplies the predicted times of this source
 };
 
 struct Validation {
@@ -43,7 +44,8 @@ struct Validation {
   std::vector<SourceResult> sources;
 };
 
-// Fits one factor for times on `calibrate` rows of every source, evenly spread; the others are then evaluated.
+// Predicts all rows. For each source, fits one time factor on `calibrate` evenly spread rows and evaluates the others.
+// calibrate = 0: no factor.
 Validation validate(const std::vector<MeasuredRow>& rows, int calibrate);
 RowResult predict(const MeasuredRow& row);
 

@@ -1,6 +1,6 @@
-// Simulated annealing (Kirkpatrick, Gelatt and Vecchi 1983): one choice moves to a neighbour if it is lower, otherwise
-// with probability exp(−Δ/T); heights are logarithms, so T is a relative worsening. Restarts from several choices; each
-// is cooled, then improved by descent.
+// Simulated annealing (Kirkpatrick, Gelatt and Vecchi 1983). The current choice moves to a random neighbour if the
+// neighbour has a lower cost, otherwise with probability exp(−Δ/T). Costs are logarithms, so T is a relative increase
+// of the value. Several annealing runs start from random choices; each run lowers T and ends with a descent.
 #include <cmath>
 
 #include "esp/plan/search/methods.h"
@@ -11,13 +11,13 @@ namespace {
 
 constexpr int kBegun = 24;
 constexpr double kHot = 0.5, kCold = 0.005;
-constexpr double kTwoAxes = 0.3;  // of the steps change two
+constexpr double kTwoAxes = 0.3;  // fraction of moves that change two axes
 
-void anneal(Evaluator& evaluator, Rules& rules, RandomStream& random, int64_t steps) {
+void anneal(Evaluator& evaluator, RuleCache& rules, RandomStream& random, int64_t steps) {
   const SearchProblem& problem = evaluator.problem();
   Choice here, best;
   if (!random_choice(rules, here, random)) return;
-  double low = height(evaluator.evaluate(here)), lowest = low;
+  double low = search_cost(evaluator.evaluate(here)), lowest = low;
   best = here;
   const double cooling = std::pow(kCold / kHot, 1.0 / static_cast<double>(std::max<int64_t>(1, steps)));
   double temperature = kHot;
@@ -28,7 +28,7 @@ void anneal(Evaluator& evaluator, Rules& rules, RandomStream& random, int64_t st
       there[axis] = static_cast<uint8_t>(random.below(problem.axes()[axis].values.size()));
     }
     if (!repair(rules, there, random)) continue;
-    const double at = height(evaluator.evaluate(there));
+    const double at = search_cost(evaluator.evaluate(there));
     if (at > low && random.unit() >= std::exp((low - at) / temperature)) continue;
     here = there;
     low = at;
@@ -41,7 +41,7 @@ void anneal(Evaluator& evaluator, Rules& rules, RandomStream& random, int64_t st
 
 SearchResult search_annealing(const SearchProblem& problem, const SearchOptions& options) {
   Evaluator evaluator(problem, options, true);
-  Rules rules(problem);
+  RuleCache rules(problem);
   const int64_t most = budget(problem, options);
   for (int i = 0; i < kBegun && evaluator.counts().considered < most; ++i) {
     RandomStream random(options.seed, 100 + static_cast<uint64_t>(i));

@@ -13,11 +13,11 @@ std::vector<DivisionLayer> random_layers(uint64_t seed, size_t n) {
   std::vector<DivisionLayer> layers;
   for (size_t i = 0; i < n; ++i)
     layers.push_back({0.1 + random_unit(seed, 1, i), random_unit(seed, 2, i), 0.3 * random_unit(seed, 3, i)});
-  layers.back().time_s += 2;  // a head
+  layers.back().time_s += 2;  // the last layer is expensive, because the head belongs to it
   return layers;
 }
 
-// Every composition of the layers, with every order of devices.
+// Best step time over every division of the layers and every order of devices.
 double brute_force(const std::vector<DivisionLayer>& layers, int stages, const std::vector<DevicePool>& pools,
                    int64_t m) {
   double best = std::numeric_limits<double>::infinity();
@@ -45,7 +45,7 @@ double brute_force(const std::vector<DivisionLayer>& layers, int stages, const s
   return best;
 }
 
-TEST(LayerDivision, EqualsTheBestOfAllCompositions) {
+TEST(LayerDivision, StepTimeEqualsBruteForceOptimum) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     const auto layers = random_layers(seed, 10);
     for (const int64_t m : {1, 4, 64})
@@ -75,10 +75,10 @@ TEST(LayerDivision, PlacesStagesOnDevicesOfDifferentSpeedAndMemory) {
       EXPECT_NEAR(division->step_s, best, 1e-9) << seed << ' ' << m;
     }
   }
-  EXPECT_GT(tight, 0);  // some problems are infeasible, and are reported as such
+  EXPECT_GT(tight, 0);  // some random problems must be infeasible, for divide() and for brute_force()
 }
 
-TEST(LayerDivision, GivesTheFasterDeviceMoreLayers) {
+TEST(LayerDivision, AssignsMoreLayersToFasterDevice) {
   const std::vector<DivisionLayer> layers(12, {1, 1, 0});
   const std::vector<DevicePool> pools = {{1, 1, 0}, {1, 2, 0}};
   const auto division = divide(layers, 2, pools, 100);
@@ -87,8 +87,8 @@ TEST(LayerDivision, GivesTheFasterDeviceMoreLayers) {
   EXPECT_DOUBLE_EQ(division->slowest_stage_s, 8);
 }
 
-// On equal devices without a memory limit it equals the runtime's partition.
-TEST(LayerDivision, EqualsTheLinearPartitionOnEqualDevices) {
+// On equal devices without a memory limit, the division equals the runtime's linear partition.
+TEST(LayerDivision, MatchesLinearPartitionOnEqualDevices) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     const auto layers = random_layers(seed, 24);
     std::vector<double> costs;
@@ -102,7 +102,7 @@ TEST(LayerDivision, EqualsTheLinearPartitionOnEqualDevices) {
   }
 }
 
-TEST(LayerDivision, RejectsInvalidStagesWithTheRange) {
+TEST(LayerDivision, ErrorForTooManyStagesGivesRange) {
   const std::vector<DivisionLayer> layers(4, {1, 0, 0});
   try {
     divide(layers, 6, std::vector<DevicePool>{{8, 1, 0}}, 1);

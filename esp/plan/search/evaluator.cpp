@@ -5,22 +5,22 @@
 namespace esp::plan {
 
 size_t ChoiceHash::operator()(const Choice& choice) const {
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325u;  // hash function FNV-1a
   for (const uint8_t index : choice) hash = (hash ^ index) * 0x100000001b3u;
   return hash;
 }
 
-Evaluator::Evaluator(const SearchProblem& problem, const SearchOptions& options, bool remember)
+Evaluator::Evaluator(const SearchProblem& problem, const SearchOptions& options, bool cache_results)
     : problem_(problem),
       options_(options),
-      remember_(remember),
-      prune_(!remember),
-      begun_ns_(now_ns()),
-      leaders_(options) {}
+      caches_results_(cache_results),
+      prune_(!cache_results),
+      start_ns_(now_ns()),
+      best_choices_(options) {}
 
 Evaluation Evaluator::evaluate(const Choice& choice) {
-  if (remember_) {
-    if (const auto at = known_.find(choice); at != known_.end()) return at->second;
+  if (caches_results_) {
+    if (const auto at = cache_.find(choice); at != cache_.end()) return at->second;
   }
   Evaluation answer;
   bool allowed = true;
@@ -30,41 +30,42 @@ Evaluation Evaluator::evaluate(const Choice& choice) {
   } else {
     ++counts_.considered, ++counts_.broken;
   }
-  if (remember_) known_.emplace(choice, answer);
+  if (caches_results_) cache_.emplace(choice, answer);
   return answer;
 }
 
 Evaluation Evaluator::evaluate_allowed(const Choice& choice) {
   ++counts_.considered;
-  const ChoiceMemory weight = problem_.weigh(choice);
-  if (!weight.fits) {
+  const ChoiceMemory memory = problem_.choice_memory(choice);
+  if (!memory.fits) {
     ++counts_.too_large;
-    return {Evaluation::Kind::too_large, kNever, weight.excess};
+    return {Evaluation::Outcome::too_large, kNever, memory.excess};
   }
-  return evaluate_weighed(choice, weight);
+  return evaluate_fitting(choice, memory);
 }
 
-Evaluation Evaluator::evaluate_weighed(const Choice& choice, const ChoiceMemory& weight) {
+Evaluation Evaluator::evaluate_fitting(const Choice& choice, const ChoiceMemory& memory) {
   if (prune_) {
-    const ChoiceValue floor = problem_.floor(choice, problem_.num_axes(), weight.memory_bytes);
-    if (leaders_.cannot_improve(floor, weight.memory_bytes)) {
+    const ChoiceValue lower_bound = problem_.lower_bound(choice, problem_.num_axes(), memory.memory_bytes);
+    if (best_choices_.cannot_improve(lower_bound, memory.memory_bytes)) {
       ++counts_.pruned;
-      return {Evaluation::Kind::pruned, floor.value, 0};
+      return {Evaluation::Outcome::pruned, lower_bound.value, 0};
     }
   }
   ++counts_.evaluated;
-  const ChoiceValue worth = problem_.worth(choice);
-  leaders_.offer({choice, worth.value, worth.time_s, weight.memory_bytes});
-  return {Evaluation::Kind::estimated, worth.value, 0};
+  const ChoiceValue choice_value = problem_.choice_value(choice);
+  best_choices_.offer({choice, choice_value.value, choice_value.time_s, memory.memory_bytes});
+  return {Evaluation::Outcome::estimated, choice_value.value, 0};
 }
 
-bool Evaluator::cannot_improve(const Choice& choice, size_t num_set, const ChoiceMemory& lightest) const {
-  return leaders_.cannot_improve(problem_.floor(choice, num_set, lightest.memory_bytes), lightest.memory_bytes);
+bool Evaluator::cannot_improve(const Choice& choice, size_t num_set, const ChoiceMemory& least_memory) const {
+  return best_choices_.cannot_improve(problem_.lower_bound(choice, num_set, least_memory.memory_bytes),
+                                      least_memory.memory_bytes);
 }
 
-void Evaluator::take(Evaluator&& other) {
+void Evaluator::merge(Evaluator&& other) {
   counts_.add(other.counts_);
-  leaders_.take(std::move(other.leaders_));
+  best_choices_.merge(std::move(other.best_choices_));
 }
 
 SearchResult Evaluator::finish(std::string method, bool exact) {
@@ -72,8 +73,8 @@ SearchResult Evaluator::finish(std::string method, bool exact) {
   result.method = std::move(method);
   result.exact = exact;
   result.counts = counts_;
-  result.elapsed_s = static_cast<double>(now_ns() - begun_ns_) * 1e-9;
-  leaders_.move_to(result);
+  result.elapsed_s = static_cast<double>(now_ns() - start_ns_) * 1e-9;
+  best_choices_.move_to(result);
   return result;
 }
 

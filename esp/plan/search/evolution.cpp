@@ -1,5 +1,6 @@
-// Evolutionary search: parents by tournament, children by uniform crossover and mutation, repair of the rules, survival
-// of the best. The best of each era is improved by descent; eras restart until several in a row bring no improvement.
+// Evolutionary search. A generation: tournament selection of parents, uniform crossover, mutation, repair of broken
+// rules, survival of the best. Generations without improvement end an era; the best choice of the era is improved by
+// descent. New eras start until several in a row bring no improvement.
 #include <algorithm>
 
 #include "esp/plan/search/methods.h"
@@ -13,14 +14,14 @@ constexpr int kStaleEras = 8, kStaleGenerations = 20;
 
 struct Member {
   Choice choice{};
-  double height = kNever;
+  double search_cost = kNever;
 };
 
 const Member& parent(const std::vector<Member>& members, RandomStream& random) {
   const Member* best = &members[random.below(members.size())];
   for (size_t i = 1; i < kTournament; ++i) {
     const Member& other = members[random.below(members.size())];
-    if (other.height < best->height) best = &other;
+    if (other.search_cost < best->search_cost) best = &other;
   }
   return *best;
 }
@@ -35,22 +36,22 @@ Choice child_of(const SearchProblem& problem, const Member& a, const Member& b, 
   return child;
 }
 
-double era(Evaluator& evaluator, Rules& rules, RandomStream& random, int64_t most) {
+double era(Evaluator& evaluator, RuleCache& rules, RandomStream& random, int64_t most) {
   const SearchProblem& problem = evaluator.problem();
   std::vector<Member> members;
   Choice choice;
   while (members.size() < kPopulation && random_choice(rules, choice, random))
-    members.push_back({choice, height(evaluator.evaluate(choice))});
-  if (members.size() < kPopulation) return kNever;  // no choice satisfies the rules
-  const auto lower = [](const Member& a, const Member& b) { return a.height < b.height; };
+    members.push_back({choice, search_cost(evaluator.evaluate(choice))});
+  if (members.size() < kPopulation) return kNever;  // too few choices satisfy the rules
+  const auto lower = [](const Member& a, const Member& b) { return a.search_cost < b.search_cost; };
   double best = kNever;
   for (int stale = 0; stale < kStaleGenerations && evaluator.counts().considered < most; ++stale) {
     std::stable_sort(members.begin(), members.end(), lower);
-    if (members.front().height < best) best = members.front().height, stale = 0;
+    if (members.front().search_cost < best) best = members.front().search_cost, stale = 0;
     std::vector<Member> next(members.begin(), members.begin() + kKept);
     while (next.size() < kPopulation) {
       choice = child_of(problem, parent(members, random), parent(members, random), random);
-      if (repair(rules, choice, random)) next.push_back({choice, height(evaluator.evaluate(choice))});
+      if (repair(rules, choice, random)) next.push_back({choice, search_cost(evaluator.evaluate(choice))});
     }
     members = std::move(next);
   }
@@ -62,7 +63,7 @@ double era(Evaluator& evaluator, Rules& rules, RandomStream& random, int64_t mos
 
 SearchResult search_evolution(const SearchProblem& problem, const SearchOptions& options) {
   Evaluator evaluator(problem, options, true);
-  Rules rules(problem);
+  RuleCache rules(problem);
   const int64_t most = budget(problem, options);
   double best = kNever;
   uint64_t begun = 0;

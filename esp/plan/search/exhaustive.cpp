@@ -1,7 +1,7 @@
-// Exhaustive search, the reference. Walks a tree of the axes in their order; a rule broken by a partial choice ends its
-// branch, and so does a lower bound of memory above the capacity; each remaining choice is first checked for memory.
-// Threads take branches of the first axes in turn, with separate result lists; the order of `better` makes the merged
-// result independent of the number of threads.
+// Exhaustive search, the reference for the other methods. It walks a tree with one axis per level. A branch ends if its
+// partial choice breaks a rule, or if its lower bound of memory exceeds the capacity. A complete choice is first
+// checked for memory. Threads take branches of the first axes in turn, each with its own result list. better() is a
+// total order, so the merged result does not depend on the number of threads.
 #include <atomic>
 #include <thread>
 
@@ -20,7 +20,7 @@ void walk(Evaluator& evaluator, Choice& choice, size_t axis) {
   const size_t num_values = problem.axes()[axis].values.size();
   for (size_t value = 0; value < num_values; ++value) {
     choice[axis] = static_cast<uint8_t>(value);
-    if (problem.allowed(choice, axis + 1) && problem.lightest(choice, axis + 1).fits) {
+    if (problem.allowed(choice, axis + 1) && problem.least_memory(choice, axis + 1).fits) {
       walk(evaluator, choice, axis + 1);
     } else {
       ++evaluator.counts().subtrees;
@@ -29,7 +29,7 @@ void walk(Evaluator& evaluator, Choice& choice, size_t axis) {
   choice[axis] = 0;
 }
 
-// All allowed partial choices with this many axes.
+// Collects all combinations of the first `depth` axes that satisfy the rules.
 void begin(const SearchProblem& problem, Choice& choice, size_t axis, size_t depth, std::vector<Choice>& found) {
   if (axis == depth) {
     found.push_back(choice);
@@ -42,7 +42,7 @@ void begin(const SearchProblem& problem, Choice& choice, size_t axis, size_t dep
   choice[axis] = 0;
 }
 
-constexpr size_t kSharedDepth = 4;  // axes whose branches are distributed over threads
+constexpr size_t kSharedDepth = 4;  // the combinations of this many first axes are distributed over the threads
 
 }  // namespace
 
@@ -69,7 +69,7 @@ SearchResult search_exhaustive(const SearchProblem& problem, const SearchOptions
         }
       });
   }
-  for (Evaluator& part : parts) whole.take(std::move(part));
+  for (Evaluator& part : parts) whole.merge(std::move(part));
   return whole.finish("exhaustive", true);
 }
 

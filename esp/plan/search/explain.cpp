@@ -13,15 +13,14 @@
 namespace esp::plan {
 namespace {
 
-constexpr double kStep = 0.01;   // relative change of a figure, for a derivative
-constexpr double kMore = 1.25;   // factor on memory
-constexpr double kWorth = 0.02;  // of the step: smaller parts are not reported as binding
+constexpr double kRelativeChange = 0.01;  // relative change of a hardware figure, for a numerical derivative
+constexpr double kMemoryFactor = 1.25;    // factor on the memory capacity, to compute the gain from more memory
+constexpr double kMinFraction = 0.02;     // parts below this fraction of the step are not listed as limits
 
 std::vector<CostShare> shares(std::vector<CostShare> all, double whole) {
-  for (CostShare& one : all) one.part = whole > 0 ? one.seconds / whole : 0;
-  std::erase_if(all, [](const CostShare& one) { return one.part < 1e-3; });
-  std::stable_sort(all.begin(), all.end(),
-                   [](const CostShare& a, const CostShare& b) { return a.seconds > b.seconds; });
+  for (CostShare& one : all) one.fraction = whole > 0 ? one.amount / whole : 0;
+  std::erase_if(all, [](const CostShare& one) { return one.fraction < 1e-3; });
+  std::stable_sort(all.begin(), all.end(), [](const CostShare& a, const CostShare& b) { return a.amount > b.amount; });
   return all;
 }
 
@@ -42,11 +41,12 @@ std::vector<CostShare> parts_of_memory(const Memory& m) {
                  {"activations", m.activation, 0},
                  {"buffers", m.buffer, 0},
                  {"fragmentation", m.slack, 0},
-                 {"context and libraries", m.other, 0}},
+                 {"CUDA context and libraries", m.other, 0}},
                 m.total());
 }
 
-// The choice with one axis changed; later axes that break a rule take the nearest allowed value.
+// Changes one axis of the choice. If a later axis then breaks a rule, it takes the nearest allowed value. Returns false
+// if no value is allowed.
 bool change(const PlanProblem& problem, Choice& choice, size_t axis, size_t value) {
   choice[axis] = static_cast<uint8_t>(value);
   if (!problem.allowed(choice, axis + 1)) return false;
@@ -72,16 +72,16 @@ Alternative best_other(const PlanProblem& problem, const Choice& choice, size_t 
   for (size_t i = 0; i < of.values.size(); ++i) {
     Choice other = choice;
     if (i == choice[axis] || !change(problem, other, axis, i)) continue;
-    const ChoiceMemory weight = problem.weigh(other);
-    if (!weight.fits) {
-      if (best.fits || weight.excess >= least_excess) continue;
-      least_excess = weight.excess;
+    const ChoiceMemory memory = problem.choice_memory(other);
+    if (!memory.fits) {
+      if (best.fits || memory.excess >= least_excess) continue;
+      least_excess = memory.excess;
       best.to = of.values[i];
       best.policy = problem.text_of(other);
-      best.why = fmt::format("{} of {}: too large", gigabytes(weight.memory_bytes), gigabytes(problem.capacity(other)));
+      best.why = fmt::format("{} of {}: too large", gigabytes(memory.memory_bytes), gigabytes(problem.capacity(other)));
       continue;
     }
-    const double changed = problem.worth(other).value / value - 1;
+    const double changed = problem.choice_value(other).value / value - 1;
     if (best.fits && changed >= best.change) continue;
     best = {of.name, of.values[choice[axis]], of.values[i], problem.text_of(other), changed, true, ""};
   }
@@ -114,10 +114,10 @@ std::vector<Sensitivity> sensitivities(const PlanProblem& problem, const Choice&
     double times[2];
     for (const int side : {0, 1}) {
       Cluster other = cluster;
-      figure.scale(other, side ? 1 + kStep : 1 / (1 + kStep));
+      figure.scale(other, side ? 1 + kRelativeChange : 1 / (1 + kRelativeChange));
       times[side] = estimate(problem.shape(), other, policy).step_s;
     }
-    const double elasticity = now > 0 ? std::log(times[1] / times[0]) / (2 * std::log(1 + kStep)) : 0;
+    const double elasticity = now > 0 ? std::log(times[1] / times[0]) / (2 * std::log(1 + kRelativeChange)) : 0;
     if (std::abs(elasticity) >= 1e-3) all.push_back({figure.name, elasticity});
   }
   std::stable_sort(all.begin(), all.end(), [](const Sensitivity& a, const Sensitivity& b) {
@@ -126,9 +126,10 @@ std::vector<Sensitivity> sensitivities(const PlanProblem& problem, const Choice&
   return all;
 }
 
-// The best value of the same space under another condition.
-double best_value(const ModelShape& shape, const Cluster& cluster, const Space& space, const SearchObjective& objective,
-                  std::string& policy) {
+// Value of the best choice that a search with this cluster and space finds. `policy` receives the description of the
+// choice.
+double best_value(const ModelShape& shape, const Cluster& cluster, const SearchSpace& space,
+                  const SearchObjective& objective, std::string& policy) {
   const PlanProblem problem(shape, cluster, space, objective);
   const SearchResult result = search_integer(problem, {.top = 1});
   if (!result.found()) return kNever;
@@ -136,41 +137,42 @@ double best_value(const ModelShape& shape, const Cluster& cluster, const Space& 
   return result.best().value;
 }
 
-void tell_memory(const PlanProblem& problem, const Choice& choice, double value, Explanation& to) {
+void explain_memory(const PlanProblem& problem, const Choice& choice, double value, Explanation& to) {
   if (to.capacity == 0) return;
   const double used = to.memory_bytes / to.capacity;
   Cluster larger = problem.cluster_at(choice);
-  larger.processor.memory_bytes *= kMore;
-  Space space = problem.space();
+  larger.processor.memory_bytes *= kMemoryFactor;
+  SearchSpace space = problem.space();
   space.gpus = {space.gpus[choice[0]]};
   std::string policy;
   const double gained = 1 - best_value(problem.shape(), larger, space, problem.objective(), policy) / value;
   if (gained > 1e-3)
-    to.binds.push_back(
-        fmt::format("memory ({:.0f} % full, mostly {}): with {:.0f} % more the best would be {:.1f} % "
-                    "better, {}",
-                    100 * used, to.memory.front().what, 100 * (kMore - 1), 100 * gained, policy));
+    to.limits.push_back(
+        fmt::format("memory ({:.0f} % used, mostly {}): with {:.0f} % more memory the best layout would be "
+                    "{:.1f} % better: {}",
+                    100 * used, to.memory.front().name, 100 * (kMemoryFactor - 1), 100 * gained, policy));
   else
-    to.binds.push_back(
-        fmt::format("not memory: {:.0f} % full, and {:.0f} % more would not help", 100 * used, 100 * (kMore - 1)));
+    to.limits.push_back(fmt::format("not memory: {:.0f} % is used, and {:.0f} % more memory would not help", 100 * used,
+                                    100 * (kMemoryFactor - 1)));
 }
 
-void tell_batch(const PlanProblem& problem, const Choice& choice, const Estimate& now, Explanation& to) {
+void explain_batch(const PlanProblem& problem, const Choice& choice, const Estimate& now, Explanation& to) {
   Policy policy = problem.policy_at(choice);
   policy.global_batch *= 2;
-  if (broken(problem.shape(), problem.cluster_at(choice), policy)) return;
+  if (policy_error(problem.shape(), problem.cluster_at(choice), policy)) return;
   const double per_sequence = estimate(problem.shape(), problem.cluster_at(choice), policy).step_s / 2 / now.step_s - 1;
-  if (per_sequence < -kWorth)
-    to.binds.push_back(
-        fmt::format("the batch: {} micro-batches for {} stages and {} copies; twice as many sequences "
-                    "would take {:.1f} % less time each",
+  if (per_sequence < -kMinFraction)
+    to.limits.push_back(
+        fmt::format("the global batch: {} micro-batches for {} stages and {} replicas; with a batch twice as large "
+                    "a sequence would take {:.1f} % less time",
                     problem.policy_at(choice).num_micro_batches(), policy.pp, policy.dp, -100 * per_sequence));
 }
 
-void tell_time(Explanation& to) {
+void explain_time(Explanation& to) {
   for (const CostShare& one : to.time)
-    if (one.part >= kWorth)
-      to.binds.push_back(fmt::format("{}: {} of the step, {:.1f} %", one.what, seconds(one.seconds), 100 * one.part));
+    if (one.fraction >= kMinFraction)
+      to.limits.push_back(
+          fmt::format("{}: {} of the step, {:.1f} %", one.name, seconds(one.amount), 100 * one.fraction));
 }
 
 }  // namespace
@@ -184,10 +186,10 @@ Explanation explain(const PlanProblem& problem, const Choice& choice) {
   all.memory_bytes = now.memory.total();
   all.capacity = problem.capacity(choice);
   all.warnings = now.reasons;
-  const double value = problem.worth(choice).value;
-  tell_time(all);
-  tell_memory(problem, choice, value, all);
-  tell_batch(problem, choice, now, all);
+  const double value = problem.choice_value(choice).value;
+  explain_time(all);
+  explain_memory(problem, choice, value, all);
+  explain_batch(problem, choice, now, all);
   for (size_t axis = 0; axis < problem.num_axes(); ++axis)
     if (problem.axes()[axis].values.size() > 1) {
       Alternative other = best_other(problem, choice, axis, value);
@@ -201,20 +203,20 @@ Explanation explain(const PlanProblem& problem, const Choice& choice) {
 }
 
 std::string to_text(const Explanation& all) {
-  std::string text = fmt::format("{}\n\nTime of a step\n", all.policy);
+  std::string text = fmt::format("{}\n\nStep time by part\n", all.policy);
   for (const CostShare& one : all.time)
-    text += fmt::format("  {:5.1f} %  {:<34} {}\n", 100 * one.part, one.what, seconds(one.seconds));
-  text += fmt::format("\nMemory of the fullest processor, {} of {}\n", gigabytes(all.memory_bytes),
-                      gigabytes(all.capacity));
+    text += fmt::format("  {:5.1f} %  {:<34} {}\n", 100 * one.fraction, one.name, seconds(one.amount));
+  text +=
+      fmt::format("\nMemory of the fullest device, {} of {}\n", gigabytes(all.memory_bytes), gigabytes(all.capacity));
   for (const CostShare& one : all.memory)
-    text += fmt::format("  {:5.1f} %  {:<34} {}\n", 100 * one.part, one.what, gigabytes(one.seconds));
+    text += fmt::format("  {:5.1f} %  {:<34} {}\n", 100 * one.fraction, one.name, gigabytes(one.amount));
   text += "\nWhat limits it\n";
-  for (const std::string& one : all.binds) text += "  " + one + "\n";
+  for (const std::string& one : all.limits) text += "  " + one + "\n";
   text += "\nBest other value of each axis\n";
   for (const Alternative& one : all.alternatives)
     text += one.fits ? fmt::format("  {:+6.1f} %  {:<12} {} → {}\n", 100 * one.change, one.axis, one.from, one.to)
-                     : fmt::format("  no memory {:<12} {} → {} ({})\n", one.axis, one.from, one.to, one.why);
-  text += "\nChange of the step time per +1 % of a figure\n";
+                     : fmt::format("  no fit    {:<12} {} → {} ({})\n", one.axis, one.from, one.to, one.why);
+  text += "\nChange of the step time if a hardware figure grows by 1 %\n";
   for (const Sensitivity& one : all.sensitivities)
     text += fmt::format("  {:+6.3f} %  {}\n", one.elasticity, one.figure);
   if (!all.warnings.empty()) text += "\nWarnings\n";
@@ -225,7 +227,7 @@ std::string to_text(const Explanation& all) {
 Json to_json(const Explanation& all) {
   const auto list = [](const std::vector<CostShare>& parts, const char* unit) {
     Json rows = Json::array();
-    for (const CostShare& one : parts) rows.push_back({{"what", one.what}, {unit, one.seconds}, {"part", one.part}});
+    for (const CostShare& one : parts) rows.push_back({{"what", one.name}, {unit, one.amount}, {"part", one.fraction}});
     return rows;
   };
   Json alternatives = Json::array(), figures = Json::object();
@@ -239,7 +241,7 @@ Json to_json(const Explanation& all) {
   }
   for (const Sensitivity& one : all.sensitivities) figures[one.figure] = one.elasticity;
   return {{"policy", all.policy},    {"time", list(all.time, "seconds")}, {"memory", list(all.memory, "bytes")},
-          {"binds", all.binds},      {"one_change", alternatives},        {"elasticity", figures},
+          {"binds", all.limits},     {"one_change", alternatives},        {"elasticity", figures},
           {"warnings", all.warnings}};
 }
 

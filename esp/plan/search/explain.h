@@ -1,5 +1,5 @@
-// Explains a search result: the parts of its step, for each axis the best alternative and its cost, the sensitivity of
-// the time to each figure of the cluster, and the gain of more memory or a larger batch.
+// Explains the result of a search: the parts of its step; the best alternative on each axis and its cost; the
+// sensitivity of the step time to each hardware figure; the gain from more memory or a larger batch.
 #pragma once
 
 #include <string>
@@ -11,19 +11,20 @@
 namespace esp::plan {
 
 struct CostShare {
-  std::string what;
-  double seconds = 0, part = 0;  // part: fraction of the step
+  std::string name;
+  double amount = 0, fraction = 0;  // amount: seconds or bytes; fraction: of the whole step or the whole memory
 };
 
-// The best other value of one axis, with the others kept (or, where a rule requires, changed as little as possible).
+// The best choice with another value of one axis. The other axes keep their values, or change as little as the rules
+// require.
 struct Alternative {
   std::string axis, from, to, policy;
-  double change = 0;  // of the objective, relative; meaningless unless it fits
+  double change = 0;  // relative change of the objective; valid only if `fits`
   bool fits = true;
-  std::string why;  // why it does not fit
+  std::string why;  // why the alternative does not fit
 };
 
-// d ln(step time) / d ln(figure): −0.3 means that one percent more saves 0.3 percent.
+// elasticity = d ln(step time) / d ln(figure). −0.3: a figure that is 1 % higher makes the step 0.3 % shorter.
 struct Sensitivity {
   std::string figure;
   double elasticity = 0;
@@ -31,9 +32,10 @@ struct Sensitivity {
 
 struct Explanation {
   std::string policy;
-  std::vector<CostShare> time, memory;  // parts above 0.001, largest first
+  // parts of at least 0.1 %, largest first; `amount` is in seconds for time, in bytes for memory
+  std::vector<CostShare> time, memory;
   double memory_bytes = 0, capacity = 0;
-  std::vector<std::string> binds;  // largest first, as text
+  std::vector<std::string> limits;  // texts that say what limits the speed, the largest limit first
   std::vector<Alternative> alternatives;
   std::vector<Sensitivity> sensitivities;
   std::vector<std::string> warnings;

@@ -6,12 +6,13 @@ namespace esp::plan {
 namespace {
 
 constexpr SearchMethod kMethods[] = {
-    {"exhaustive", "every choice: rules, then memory, then a lower bound, then the estimate", true, search_exhaustive},
-    {"dynamic", "layers over stages by dynamic programming; estimates in the order of its value", true, search_dynamic},
-    {"integer", "integer programming: branch and bound over the axes by relaxations", true, search_integer},
-    {"evolution", "zeroth order: a population with crossover and mutation", false, search_evolution},
-    {"annealing", "zeroth order: one random walk with decreasing temperature", false, search_annealing},
-    {"gradient", "reinforcement learning: the policy gradient of choices axis by axis", false, search_policy_gradient},
+    {"exhaustive", "checks rules, memory and lower bound of every choice, then estimates it", true, search_exhaustive},
+    {"dynamic", "dynamic programming over layers and stages gives a bound; estimates in its order", true,
+     search_dynamic},
+    {"integer", "integer programming: branch and bound over the axes", true, search_integer},
+    {"evolution", "evolutionary search: population, crossover, mutation", false, search_evolution},
+    {"annealing", "simulated annealing: random walk with decreasing temperature", false, search_annealing},
+    {"gradient", "reinforcement learning: policy gradient (REINFORCE), axis by axis", false, search_policy_gradient},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The search methods by name. `exact` methods prove that no allowed choice is better; the others are randomised from a
-// seed and return the best choice they found.
+// The search methods by name. A method with `exact` proves that no allowed choice is better. The others are randomised
+// (with a seed) and return the best choice that they found.
 #pragma once
 
 #include <span>
@@ -15,9 +15,9 @@ struct SearchMethod {
   SearchResult (*run)(const SearchProblem& problem, const SearchOptions& options);
 };
 std::span<const SearchMethod> search_methods();
-const SearchMethod& search_method(std::string_view name);  // UsageError lists the known
+const SearchMethod& search_method(std::string_view name);  // UsageError for an unknown name; it lists the known names
 
-// One per file.
+// Each method is implemented in a file of its name.
 SearchResult search_exhaustive(const SearchProblem& problem, const SearchOptions& options);
 SearchResult search_dynamic(const SearchProblem& problem, const SearchOptions& options);
 SearchResult search_integer(const SearchProblem& problem, const SearchOptions& options);

@@ -12,7 +12,7 @@ const std::vector<size_t> kSizes = {3, 4, 3, 5, 2, 4, 3};
 
 double least_value(const RandomProblem& problem) {
   double least = kNever;
-  for (const Choice& choice : problem.all()) least = std::min(least, problem.worth(choice).value);
+  for (const Choice& choice : problem.all()) least = std::min(least, problem.choice_value(choice).value);
   return least;
 }
 
@@ -30,9 +30,9 @@ TEST(SearchMethods, AllReachTheOptimumOfRandomCosts) {
   }
 }
 
-// Many small problems, with rules and weights that allow few or no choices: branch and bound must never prune the
-// optimum.
-TEST(SearchMethods, BranchAndBoundNeverCutsTheOptimum) {
+// Many small problems with rules and memory limits that allow few choices or none. Branch and bound must never prune
+// the optimum.
+TEST(SearchMethods, BranchAndBoundNeverPrunesTheOptimum) {
   int without = 0;
   int64_t evaluated = 0, all = 0;
   for (uint64_t seed = 100; seed < 400; ++seed) {
@@ -48,16 +48,16 @@ TEST(SearchMethods, BranchAndBoundNeverCutsTheOptimum) {
       ++without;
     }
   }
-  EXPECT_GT(without, 0);          // some problems are infeasible, and are reported as such
-  EXPECT_LT(evaluated, all / 2);  // pruning happens
+  EXPECT_GT(without, 0);          // some problems must be infeasible, for branch and bound and for enumeration
+  EXPECT_LT(evaluated, all / 2);  // pruning must avoid at least half of the estimates
 }
 
-TEST(SearchMethods, BestFewEqualExhaustiveEnumeration) {
+TEST(SearchMethods, TopChoicesMatchEnumeration) {
   const RandomProblem problem(7, kSizes);
   std::vector<RankedChoice> all;
   for (const Choice& choice : problem.all())
-    all.push_back(
-        {choice, problem.worth(choice).value, problem.worth(choice).time_s, problem.weigh(choice).memory_bytes});
+    all.push_back({choice, problem.choice_value(choice).value, problem.choice_value(choice).time_s,
+                   problem.choice_memory(choice).memory_bytes});
   std::sort(all.begin(), all.end(), better);
   for (const char* name : {"exhaustive", "dynamic", "integer"}) {
     const SearchResult result = search_method(name).run(problem, {.top = 25});
@@ -66,12 +66,12 @@ TEST(SearchMethods, BestFewEqualExhaustiveEnumeration) {
   }
 }
 
-TEST(SearchMethods, FrontIsNotDominated) {
+TEST(SearchMethods, ParetoFrontMatchesEnumeration) {
   for (uint64_t seed = 20; seed < 24; ++seed) {
     const RandomProblem problem(seed, kSizes);
     std::vector<RankedChoice> all;
     for (const Choice& choice : problem.all())
-      all.push_back({choice, 0, problem.worth(choice).time_s, problem.weigh(choice).memory_bytes});
+      all.push_back({choice, 0, problem.choice_value(choice).time_s, problem.choice_memory(choice).memory_bytes});
     std::vector<std::pair<double, double>> front;
     for (const RankedChoice& one : all) {
       const bool dominated = std::any_of(all.begin(), all.end(), [&](const RankedChoice& other) {
@@ -115,7 +115,7 @@ TEST(SearchMethods, ResultIsDeterminedByTheSeed) {
   }
 }
 
-TEST(SearchMethods, FindNothingWhereNothingFits) {
+TEST(SearchMethods, ReturnNoChoiceIfNothingFits) {
   const RandomProblem problem(5, kSizes, 0.1, 0.0);
   for (const SearchMethod& method : search_methods()) {
     const SearchResult result = method.run(problem, {});
@@ -124,7 +124,7 @@ TEST(SearchMethods, FindNothingWhereNothingFits) {
   }
 }
 
-TEST(SearchMethods, RejectUnknownNamesWithTheNearest) {
+TEST(SearchMethods, ErrorForUnknownMethodSuggestsNearest) {
   try {
     search_method("anealing");
     FAIL();

@@ -15,8 +15,9 @@ double sum_of(const StageTime& t) {
   return t.forward + t.backward + t.weights;
 }
 
-// One stage per layer, one micro-batch in flight on each.
-Policy by_layer(const ModelShape& shape, Policy policy) {
+// The policy with one stage per layer and one micro-batch in flight per stage. So the estimate of a stage gives the
+// time and memory of one layer.
+Policy one_stage_per_layer(const ModelShape& shape, Policy policy) {
   policy.pp = static_cast<int>(shape.layers);
   policy.interleave = 1;
   policy.schedule = "gpipe";
@@ -25,34 +26,34 @@ Policy by_layer(const ModelShape& shape, Policy policy) {
   return policy;
 }
 
-struct Costs {
-  std::vector<DivisionLayer> layers;  // on the first pool
+struct LayerCosts {
+  std::vector<DivisionLayer> layers;  // layer times on the devices of the first pool
   std::vector<DevicePool> pools;
 };
 
-Costs costs_of(const ModelShape& shape, const std::vector<Cluster>& clusters, const Policy& policy, int width) {
-  const Policy each = by_layer(shape, policy);
-  Costs costs;
+LayerCosts costs_of(const ModelShape& shape, const std::vector<Cluster>& clusters, const Policy& policy, int width) {
+  const Policy each = one_stage_per_layer(shape, policy);
+  LayerCosts costs;
   double first = 0;
   for (const Cluster& cluster : clusters) {
-    double whole = 0, apart = 0, slack = 0;
+    double whole = 0, fixed_bytes = 0, slack = 0;
     const std::vector<StageTime> times = stage_times(shape, cluster, each);
     const std::vector<Memory> memories = stage_memories(shape, cluster, each);
     for (size_t i = 0; i < times.size(); ++i) {
       whole += sum_of(times[i]);
-      apart = std::max(apart, memories[i].buffer + memories[i].other);
+      fixed_bytes = std::max(fixed_bytes, memories[i].buffer + memories[i].other);
       slack = std::max(slack, memories[i].slack / std::max(1.0, memories[i].allocated()));
       if (costs.pools.empty()) costs.layers.push_back({sum_of(times[i]), memories[i].states(), memories[i].activation});
     }
     if (costs.pools.empty()) first = whole;
-    const double room = (cluster.processor.memory_bytes - apart) / (1 + slack);
-    // A pool that is too small for any layer gets one byte: 0 would mean no limit.
+    const double room = (cluster.processor.memory_bytes - fixed_bytes) / (1 + slack);
+    // If no layer fits in the pool, memory_bytes is 1, because 0 would mean unlimited.
     costs.pools.push_back({cluster.size() / width, whole / first, std::max(1.0, room)});
   }
   return costs;
 }
 
-// The closed form's memory of each stage, on its pool; none: a stage does not fit.
+// Estimated memory of each stage on its pool. nullopt if a stage does not fit.
 std::optional<std::vector<Memory>> memories_of(const ModelShape& shape, const std::vector<Cluster>& clusters,
                                                const Policy& policy, const std::vector<int>& pool_of_stage) {
   std::vector<Memory> stages;
@@ -64,8 +65,8 @@ std::optional<std::vector<Memory>> memories_of(const ModelShape& shape, const st
   return stages;
 }
 
-// Gradient sums over replicas and the update, which wait for every pool.
-double after_s(const ModelShape& shape, const std::vector<Cluster>& clusters, const Policy& policy) {
+// Seconds of exposed gradient reduction, optimizer update and offload, on the slowest pool.
+double sync_and_update_s(const ModelShape& shape, const std::vector<Cluster>& clusters, const Policy& policy) {
   double most = 0;
   for (const Cluster& cluster : clusters) {
     const Estimate e = estimate(shape, cluster, policy);
@@ -77,12 +78,12 @@ double after_s(const ModelShape& shape, const std::vector<Cluster>& clusters, co
   return most;
 }
 
-class Best {
+class BestMixedPlan {
  public:
-  Best(const ModelShape& shape, const std::vector<Cluster>& clusters) : shape_(shape), clusters_(clusters) {}
+  BestMixedPlan(const ModelShape& shape, const std::vector<Cluster>& clusters) : shape_(shape), clusters_(clusters) {}
 
   void try_one(Policy policy, int width) {
-    const Costs costs = costs_of(shape_, clusters_, policy, width);
+    const LayerCosts costs = costs_of(shape_, clusters_, policy, width);
     int stages = 0;
     for (const DevicePool& pool : costs.pools) stages += pool.stages;
     if (stages > shape_.layers) return;
@@ -92,7 +93,7 @@ class Best {
     policy.stage_layers = division->layers;
     const auto memories = memories_of(shape_, clusters_, policy, division->pool);
     if (!memories) return;
-    const double step = division->step_s + after_s(shape_, clusters_, policy);
+    const double step = division->step_s + sync_and_update_s(shape_, clusters_, policy);
     if (step >= best_) return;
     double speed = 0, work = 0;
     for (const DevicePool& pool : costs.pools) speed += pool.stages / pool.slowness;
@@ -115,10 +116,10 @@ class Best {
 
 std::optional<MixedPlan> plan_mixed(const ModelShape& shape, const std::vector<Cluster>& pools, const Policy& base,
                                     const std::vector<int64_t>& micro_batches) {
-  if (pools.empty()) throw UsageError("mixed pipeline: got no pools; expected at least 1");
+  if (pools.empty()) throw UsageError("mixed pipeline: got no pool of devices; expected at least 1");
   int least = pools[0].size();
   for (const Cluster& one : pools) least = std::min(least, one.size());
-  Best best(shape, pools);
+  BestMixedPlan best(shape, pools);
   bool any = false;
   for (int width = 1; width <= least; ++width) {
     if (std::any_of(pools.begin(), pools.end(), [&](const Cluster& c) { return c.size() % width != 0; })) continue;
@@ -147,7 +148,8 @@ std::optional<MixedPlan> plan_mixed(const ModelShape& shape, const std::vector<C
   }
   if (!any)
     throw UsageError(fmt::format(
-        "a batch of {} sequences cannot be divided over the stage widths that these pools share. Use a multiple of {}",
+        "mixed pipeline: got a global batch of {}; expected a multiple of micro-batch size × replicas for some stage "
+        "width that all pools support. Try a multiple of {}",
         base.global_batch, least));
   return best.found();
 }

@@ -25,7 +25,7 @@ ModelShape model() {
 }
 
 Cluster pool(const char* name, int gpus) {
-  return cluster_of(shipped_catalog().cluster(name), gpus);
+  return resize_cluster(built_in_catalog().cluster(name), gpus);
 }
 
 Policy batch(int64_t sequences) {
@@ -42,24 +42,25 @@ int layers_on(const MixedPlan& plan, int pool) {
   return sum;
 }
 
-TEST(MixedPlan, GivesTheFasterKindMoreLayers) {
+TEST(MixedPlan, AssignsMoreLayersToFasterDevices) {
   const auto plan = plan_mixed(model(), {pool("dgx-a100", 4), pool("dgx-1", 4)}, batch(64), {1, 2, 4});
   ASSERT_TRUE(plan);
   EXPECT_EQ(std::accumulate(plan->policy.stage_layers.begin(), plan->policy.stage_layers.end(), 0), 24);
   EXPECT_GT(layers_on(*plan, 0), layers_on(*plan, 1));
   EXPECT_GT(layers_on(*plan, 1), 0);
-  // Better than the slower kind alone, not better than the combined speed of both.
+  // The mixed plan is faster than the slower kind alone, but slower than both kinds without a bubble.
   const auto slow = plan_mixed(model(), {pool("dgx-1", 4)}, batch(64), {1, 2, 4});
   ASSERT_TRUE(slow);
   EXPECT_LT(plan->step_s, slow->step_s);
   EXPECT_GT(plan->step_s, plan->bubble_free_s);
 }
 
-TEST(MixedPlan, TwoPoolsOfOneKindEqualOnePool) {
+TEST(MixedPlan, TwoPoolsOfOneKindAreNotFasterThanOnePool) {
   const auto one = plan_mixed(model(), {pool("dgx-a100", 8)}, batch(32), {1, 2});
   const auto two = plan_mixed(model(), {pool("dgx-a100", 4), pool("dgx-a100", 4)}, batch(32), {1, 2});
   ASSERT_TRUE(one && two);
-  // Two pools cannot have the width of one; with equal widths the result is equal.
+  // A stage is at most as wide as the smallest pool. One pool of 8 also allows stages of 8, so its plan is at least as
+  // fast.
   EXPECT_LE(one->step_s, two->step_s * (1 + 1e-9));
 }
 
@@ -78,7 +79,7 @@ TEST(MixedPlan, RespectsTheMemoryOfEachPool) {
     EXPECT_LE(plan->stages[k].total(), pools[static_cast<size_t>(plan->pool_of_stage[k])].processor.memory_bytes);
 }
 
-TEST(MixedPlan, RejectsABatchThatCannotBeDivided) {
+TEST(MixedPlan, RejectsBatchNotDivisibleByAnyStageSize) {
   EXPECT_THROW(plan_mixed(model(), {}, batch(8), {1}), UsageError);
   EXPECT_THROW(plan_mixed(model(), {pool("dgx-a100", 8)}, batch(8), {16}), UsageError);
 }

@@ -1,4 +1,5 @@
-// Search objectives: each has a value and, from a lower bound of the time, a lower bound of that value.
+// Search objectives: functions of time, memory and price. A lower bound of the time gives a lower bound of the
+// objective.
 #pragma once
 
 #include <span>
@@ -6,19 +7,19 @@
 
 namespace esp::plan {
 
-struct Terms {
+struct ObjectiveTerms {
   double time_s = 0, memory_bytes = 0;
   double gpus = 1, price_per_hour = 0;
-  double goodput = 1;  // fraction of the time that remains after failures, restarts and checkpoints
+  double goodput = 1;  // fraction of the time left for useful work after failures, restarts and checkpoints
 };
 
 struct SearchObjective {
   std::string_view name, help, unit;
-  double (*value)(const Terms& terms);
-  bool by_goodput;         // whether `goodput` is needed
-  bool by_memory = false;  // bytes, not time: with another prediction error
+  double (*value)(const ObjectiveTerms& terms);
+  bool by_goodput;         // the objective needs ObjectiveTerms::goodput
+  bool by_memory = false;  // the value is in bytes instead of time, so its prediction error is kMemoryError
 };
 std::span<const SearchObjective> objectives();
-const SearchObjective& objective(std::string_view name);  // UsageError lists the known
+const SearchObjective& objective(std::string_view name);  // UsageError for an unknown name; it lists the known names
 
 }  // namespace esp::plan

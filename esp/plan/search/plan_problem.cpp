@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "esp/plan/own_time.h"
+#include "esp/plan/espalier_time.h"
 #include "esp/plan/pipeline_time.h"
 #include "esp/plan/states.h"
 
@@ -24,13 +24,13 @@ SearchAxis axis_of(std::string name, const std::vector<T>& values, Name&& word) 
 
 }  // namespace
 
-PlanProblem::PlanProblem(ModelShape shape, Cluster cluster, Space space, const SearchObjective& objective)
+PlanProblem::PlanProblem(ModelShape shape, Cluster cluster, SearchSpace space, const SearchObjective& objective)
     : shape_(std::move(shape)),
       cluster_(std::move(cluster)),
       space_(std::move(space)),
       objective_(objective),
-      own_(is_own(cluster_, space_.base)),
-      rates_(shape_, cluster_of(cluster_, *std::max_element(space_.gpus.begin(), space_.gpus.end())), space_) {
+      calibrated_(uses_calibrated_rates(cluster_, space_.base)),
+      rates_(shape_, resize_cluster(cluster_, *std::max_element(space_.gpus.begin(), space_.gpus.end())), space_) {
   const auto number = [](auto n) { return fmt::format("{}", n); };
   const auto yes_no = [](int n) { return std::string(n ? "true" : "false"); };
   const auto word = [](const std::string& s) { return s; };
@@ -48,7 +48,7 @@ PlanProblem::PlanProblem(ModelShape shape, Cluster cluster, Space space, const S
            axis_of("division", space_.division, [](int n) { return std::string(n ? "balanced" : "equal"); }),
            axis_of("zero", space_.zero, number),
            axis_of("offload", space_.offload, named)};
-  for (const int gpus : space_.gpus) clusters_.push_back(cluster_of(cluster_, gpus));
+  for (const int gpus : space_.gpus) clusters_.push_back(resize_cluster(cluster_, gpus));
 }
 
 Policy PlanProblem::policy_at(const Choice& choice, size_t num_set) const {
@@ -72,7 +72,8 @@ Policy PlanProblem::policy_at(const Choice& choice, size_t num_set) const {
   policy.schedule = schedule.name;
   policy.interleave = schedule.interleave;
   policy.stage_layers.clear();
-  if (set(PlanAxis::division) && space_.division[index(PlanAxis::division)] != 0) policy.stage_layers = divided(choice);
+  if (set(PlanAxis::division) && space_.division[index(PlanAxis::division)] != 0)
+    policy.stage_layers = balanced_layers_at(choice);
   return policy;
 }
 
@@ -84,7 +85,7 @@ bool PlanProblem::allowed(const Choice& choice, size_t num_set) const {
   const int cp = num_set > at(PlanAxis::cp) ? space_.cp[index(PlanAxis::cp)] : 1;
   const int pp = num_set > at(PlanAxis::pp) ? space_.pp[index(PlanAxis::pp)] : 1;
   const int64_t group = static_cast<int64_t>(tp) * cp * pp;
-  // Cheap checks that end most branches; the full rules follow.
+  // These cheap checks reject most choices. The complete rules are checked below.
   switch (last) {
     case PlanAxis::gpus:
       return true;
@@ -99,7 +100,7 @@ bool PlanProblem::allowed(const Choice& choice, size_t num_set) const {
       break;
     case PlanAxis::sequence:
       if (tp == 1) return index(last) == 0 || space_.sequence[index(last)] == 0;
-      return true;  // its rule counts the rows of a micro-batch
+      return true;  // the rule for sequence parallelism needs the micro-batch size, a later axis
     case PlanAxis::context:
       return cp > 1 ? true : index(last) == 0;
     case PlanAxis::zero:
@@ -118,25 +119,25 @@ bool PlanProblem::allowed(const Choice& choice, size_t num_set) const {
     case PlanAxis::division:
       if (space_.division[index(last)] == 0) return true;
       if (pp == 1) return space_.division.size() == 1;
-      // Where both divisions are equal, the name is `equal`.
+      // If the balanced division equals the equal one, only the equal one is allowed.
       if (space_.division.size() > 1) {
-        if (divided(choice) == equal_division(choice)) return false;
+        if (balanced_layers_at(choice) == equal_division(choice)) return false;
       }
       break;
   }
   const Policy policy = policy_at(choice, num_set);
-  if (broken(shape_, cluster_at(choice), policy)) return false;
-  return !space_.also || last != PlanAxis::schedule || space_.also(policy);
+  if (policy_error(shape_, cluster_at(choice), policy)) return false;
+  return !space_.extra_rule || last != PlanAxis::schedule || space_.extra_rule(policy);
 }
 
-Terms PlanProblem::terms(const Choice& choice, double time_s, double memory_bytes) const {
+ObjectiveTerms PlanProblem::terms(const Choice& choice, double time_s, double memory_bytes) const {
   return {time_s, memory_bytes, static_cast<double>(space_.gpus[choice[0]]), cluster_.processor.price_per_hour, 1};
 }
 
-double PlanProblem::pipeline_floor_s(const Choice& choice, double slowest_piece) const {
-  const StageTime& sum = rates_.of(choice);
+double PlanProblem::pipeline_lower_bound_s(const Choice& choice, double slowest_piece) const {
+  const StageTime& sum = rates_.layer_time(choice);
   Policy policy = policy_at(choice, at(PlanAxis::schedule) + 1);
-  Pieces pieces = pieces_of(shape_, policy);
+  PipelinePieces pieces = pipeline_pieces(shape_, policy);
   const auto n = static_cast<double>(pieces.count());
   std::vector<StageTime> times(static_cast<size_t>(pieces.count()),
                                {sum.forward / n, sum.backward / n, sum.weights / n, 0});
@@ -151,15 +152,15 @@ double PlanProblem::pipeline_floor_s(const Choice& choice, double slowest_piece)
   return pipeline_time(policy, pieces, times).total;
 }
 
-double PlanProblem::time_floor_s(const Choice& choice, size_t num_set) const {
-  if (own_) return 0;
-  if (num_set > at(PlanAxis::schedule)) return pipeline_floor_s(choice, 0);
-  return static_cast<double>(space_.base.global_batch) / space_.gpus[choice[0]] * rates_.least(choice, num_set);
+double PlanProblem::time_lower_bound_s(const Choice& choice, size_t num_set) const {
+  if (calibrated_) return 0;
+  if (num_set > at(PlanAxis::schedule)) return pipeline_lower_bound_s(choice, 0);
+  return static_cast<double>(space_.base.global_batch) / space_.gpus[choice[0]] * rates_.least_rate(choice, num_set);
 }
 
-ChoiceValue PlanProblem::floor(const Choice& choice, size_t num_set, double memory_bytes) const {
-  double time_s = time_floor_s(choice, num_set);
-  if (num_set == num_axes() && !own_)
+ChoiceValue PlanProblem::lower_bound(const Choice& choice, size_t num_set, double memory_bytes) const {
+  double time_s = time_lower_bound_s(choice, num_set);
+  if (num_set == num_axes() && !calibrated_)
     time_s = std::max(time_s, lower_bound_s(shape_, cluster_at(choice), policy_at(choice)));
   return {objective_.value(terms(choice, time_s, memory_bytes)), time_s};
 }
@@ -169,37 +170,37 @@ double PlanProblem::capacity(const Choice& choice) const {
   return cluster_.processor.kind == "cpu" ? whole / space_.gpus[choice[0]] * cluster_at(choice).num_nodes : whole;
 }
 
-ChoiceMemory PlanProblem::weight_of(const Choice& choice, double bytes) const {
+ChoiceMemory PlanProblem::compare_with_capacity(const Choice& choice, double bytes) const {
   const double room = capacity(choice);
   return {bytes, room == 0 || bytes <= room, room == 0 ? 0 : bytes / room - 1};
 }
 
-ChoiceMemory PlanProblem::weigh(const Choice& choice) const {
-  return weight_of(choice, memory_of(shape_, cluster_at(choice), policy_at(choice)).total());
+ChoiceMemory PlanProblem::choice_memory(const Choice& choice) const {
+  return compare_with_capacity(choice, memory_of(shape_, cluster_at(choice), policy_at(choice)).total());
 }
 
-ChoiceMemory PlanProblem::lightest(const Choice& choice, size_t num_set) const {
-  // The location of every layer and its activations are known here; states are at least those of the most
-  // memory-efficient ZeRO and offload; their buffers are omitted.
-  if (num_set != at(PlanAxis::division) + 1 || own_) return {};
+ChoiceMemory PlanProblem::least_memory(const Choice& choice, size_t num_set) const {
+  // Once the division is set, the layers and activations of every stage are known. The states are at least those of the
+  // most memory-efficient ZeRO stage and offload. Buffers are not counted.
+  if (num_set != at(PlanAxis::division) + 1 || calibrated_) return {};
   Policy policy = policy_at(choice, num_set);
   policy.zero = *std::max_element(space_.zero.begin(), space_.zero.end());
   policy.offload = space_.offload.back();
   double bytes = 0;
   for (const Memory& stage : stage_memories(shape_, cluster_at(choice), policy))
     bytes = std::max(bytes, stage.states() + stage.activation);
-  return weight_of(choice, bytes);
+  return compare_with_capacity(choice, bytes);
 }
 
 Estimate PlanProblem::estimate_at(const Choice& choice) const {
   return estimate(shape_, cluster_at(choice), policy_at(choice));
 }
 
-ChoiceValue PlanProblem::worth(const Choice& choice) const {
+ChoiceValue PlanProblem::choice_value(const Choice& choice) const {
   const Policy policy = policy_at(choice);
   const Cluster& cluster = cluster_at(choice);
   const Estimate all = estimate(shape_, cluster, policy);
-  Terms of = terms(choice, all.step_s, all.memory.total());
+  ObjectiveTerms of = terms(choice, all.step_s, all.memory.total());
   if (objective_.by_goodput) {
     const double tokens = static_cast<double>(policy.global_batch * shape_.seq);
     of.goodput = cost_of(all, cluster, policy, shape_, tokens).goodput;
@@ -207,12 +208,12 @@ ChoiceValue PlanProblem::worth(const Choice& choice) const {
   return {objective_.value(of), all.step_s};
 }
 
-double PlanProblem::divided_floor(const Choice& choice, double memory_bytes) const {
-  const ChoiceValue equal = floor(choice, num_axes(), memory_bytes);
+double PlanProblem::division_lower_bound(const Choice& choice, double memory_bytes) const {
+  const ChoiceValue equal = lower_bound(choice, num_axes(), memory_bytes);
   const ScheduleChoice& schedule = space_.schedule[choice[at(PlanAxis::schedule)]];
-  if (own_ || space_.pp[choice[at(PlanAxis::pp)]] == 1 || (schedule.name != "1f1b" && schedule.name != "gpipe"))
+  if (calibrated_ || space_.pp[choice[at(PlanAxis::pp)]] == 1 || (schedule.name != "1f1b" && schedule.name != "gpipe"))
     return equal.value;
-  const double time_s = std::max(equal.time_s, pipeline_floor_s(choice, dearest_of(choice)));
+  const double time_s = std::max(equal.time_s, pipeline_lower_bound_s(choice, balanced_slowest_stage_s(choice)));
   return objective_.value(terms(choice, time_s, memory_bytes));
 }
 

@@ -7,7 +7,7 @@
 #include "esp/plan/catalog.h"
 #include "esp/plan/search/explain.h"
 #include "esp/plan/search/methods.h"
-#include "esp/plan/search/nearest.h"
+#include "esp/plan/search/nearest_miss.h"
 #include "esp/plan/search/random_choice.h"
 
 namespace esp::plan {
@@ -46,7 +46,7 @@ ModelShape mixture() {
   return s;
 }
 
-// Test spaces for every method: a model, a cluster, a number of processors and a batch.
+// A search space on which every method is tested: a model, a cluster, a number of processors and a batch.
 struct Reference {
   const char* name;
   ModelShape shape;
@@ -57,38 +57,37 @@ struct Reference {
 };
 
 std::vector<Reference> references() {
-  return {
-      {"gpt 1.3B on 16 A100", gpt(24, 2048, 16), "dgx-a100", 16, 64, "time"},
-      {"gpt 1.3B on 16 A100 by memory", gpt(24, 2048, 16), "dgx-a100", 16, 64, "memory"},
-      {"llama 7B on 32 H100", llama(32, 4096, 32, 32, 11008, 32000, 4096), "dgx-h100", 32, 128, "time"},
-      {"llama 8B of 128k words on 24 H100", llama(32, 4096, 32, 8, 14336, 128256, 8192), "dgx-h100", 24, 96, "time"},
-      {"llama 13B at 32k on 16 H200", llama(40, 5120, 40, 8, 13824, 32000, 32768), "dgx-h200", 16, 16, "time"},
-      {"gpt 18B on 64 V100, goodput", gpt(40, 6144, 48), "dgx-1", 64, 256, "goodput"},
-      {"mixture of 8 experts on 16 H100", mixture(), "dgx-h100", 16, 64, "time"},
-      {"gpt 175B on 96 A100: hardly fits", gpt(96, 12288, 96), "dgx-a100", 96, 96, "cost"}};
+  return {{"gpt 1.3B on 16 A100", gpt(24, 2048, 16), "dgx-a100", 16, 64, "time"},
+          {"gpt 1.3B on 16 A100 by memory", gpt(24, 2048, 16), "dgx-a100", 16, 64, "memory"},
+          {"llama 7B on 32 H100", llama(32, 4096, 32, 32, 11008, 32000, 4096), "dgx-h100", 32, 128, "time"},
+          {"llama 8B vocab 128k on 24 H100", llama(32, 4096, 32, 8, 14336, 128256, 8192), "dgx-h100", 24, 96, "time"},
+          {"llama 13B seq 32k on 16 H200", llama(40, 5120, 40, 8, 13824, 32000, 32768), "dgx-h200", 16, 16, "time"},
+          {"gpt 18B on 64 V100, goodput", gpt(40, 6144, 48), "dgx-1", 64, 256, "goodput"},
+          {"mixture of 8 experts on 16 H100", mixture(), "dgx-h100", 16, 64, "time"},
+          {"gpt 175B on 96 A100, barely fits", gpt(96, 12288, 96), "dgx-a100", 96, 96, "cost"}};
 }
 
-Space narrowed(const Reference& r, const Cluster& cluster) {
+SearchSpace narrowed(const Reference& r, const Cluster& cluster) {
   Policy base;
   base.global_batch = r.global_batch;
   if (cluster.processor.bf16_flops == 0) base.precision = "fp16";
-  Space space = whole_space(r.shape, cluster, base, {r.gpus});
-  // Enough values of every axis to find errors, few enough to enumerate.
+  SearchSpace space = full_search_space(r.shape, cluster, base, {r.gpus});
+  // Keeps enough values per axis to find errors, but few enough to enumerate all choices.
   std::erase_if(space.micro_batch, [](int64_t b) { return b > 4; });
   std::erase_if(space.cp, [&](int n) { return n > (r.shape.seq > 8192 ? 4 : 2); });
-  narrow(space, "schedule=1f1b,interleaved:2,zb-h1,v-half");
-  narrow(space, "context=ring,ulysses");
+  restrict_axis(space, "schedule=1f1b,interleaved:2,zb-h1,v-half");
+  restrict_axis(space, "context=ring,ulysses");
   return space;
 }
 
 PlanProblem problem_of(const Reference& r) {
-  const Cluster cluster = cluster_of(shipped_catalog().cluster(r.cluster), r.gpus);
+  const Cluster cluster = resize_cluster(built_in_catalog().cluster(r.cluster), r.gpus);
   return PlanProblem(r.shape, cluster, narrowed(r, cluster), objective(r.objective));
 }
 
 TEST(PlanSearch, AllMethodsReachTheExhaustiveOptimumOfTheReferenceSpaces) {
   for (const Reference& r : references()) {
-    const Cluster cluster = cluster_of(shipped_catalog().cluster(r.cluster), r.gpus);
+    const Cluster cluster = resize_cluster(built_in_catalog().cluster(r.cluster), r.gpus);
     const PlanProblem problem(r.shape, cluster, narrowed(r, cluster), objective(r.objective));
     const SearchResult all = search_exhaustive(problem, {});
     ASSERT_TRUE(all.found()) << r.name;
@@ -106,44 +105,45 @@ TEST(PlanSearch, AllMethodsReachTheExhaustiveOptimumOfTheReferenceSpaces) {
   }
 }
 
-// Requirements of branch and bound: for any choice, the lower bound of each of its beginnings is at most its value, and
-// the least weight of each beginning is at most its weight.
-TEST(PlanSearch, LowerBoundsAreBelowTheValues) {
+// Branch and bound needs this: the lower bounds of every prefix of a choice are at most the choice's time and memory.
+TEST(PlanSearch, LowerBoundsNeverExceedTimeAndMemory) {
   for (const Reference& r : references()) {
-    const Cluster cluster = cluster_of(shipped_catalog().cluster(r.cluster), r.gpus);
+    const Cluster cluster = resize_cluster(built_in_catalog().cluster(r.cluster), r.gpus);
     const PlanProblem problem(r.shape, cluster, narrowed(r, cluster), objective(r.objective));
-    Rules rules(problem);
+    RuleCache rules(problem);
     RandomStream random(11, 0);
     double tightest = 0;
     for (int i = 0; i < 400; ++i) {
       Choice choice;
       ASSERT_TRUE(random_choice(rules, choice, random));
-      const ChoiceMemory weight = problem.weigh(choice);
-      const ChoiceValue worth = problem.worth(choice);
+      const ChoiceMemory memory = problem.choice_memory(choice);
+      const ChoiceValue choice_value = problem.choice_value(choice);
       double before = 0;
       for (size_t n = 1; n <= problem.num_axes(); ++n) {
-        const ChoiceValue floor = problem.floor(choice, n, n == problem.num_axes() ? weight.memory_bytes : 0);
-        EXPECT_LE(floor.value, worth.value * (1 + 1e-9)) << r.name << ' ' << problem.text_of(choice) << " axis " << n;
-        EXPECT_GE(floor.time_s, before * (1 - 1e-9)) << r.name << " axis " << n;
-        before = floor.time_s;
-        EXPECT_LE(problem.lightest(choice, n).memory_bytes, weight.memory_bytes) << problem.text_of(choice);
+        const ChoiceValue lower_bound =
+            problem.lower_bound(choice, n, n == problem.num_axes() ? memory.memory_bytes : 0);
+        EXPECT_LE(lower_bound.value, choice_value.value * (1 + 1e-9))
+            << r.name << ' ' << problem.text_of(choice) << " axis " << n;
+        EXPECT_GE(lower_bound.time_s, before * (1 - 1e-9)) << r.name << " axis " << n;
+        before = lower_bound.time_s;
+        EXPECT_LE(problem.least_memory(choice, n).memory_bytes, memory.memory_bytes) << problem.text_of(choice);
       }
-      EXPECT_LE(problem.divided_floor(choice, weight.memory_bytes), worth.value * (1 + 1e-9))
+      EXPECT_LE(problem.division_lower_bound(choice, memory.memory_bytes), choice_value.value * (1 + 1e-9))
           << problem.text_of(choice);
-      tightest = std::max(tightest, before / worth.time_s);
+      tightest = std::max(tightest, before / choice_value.time_s);
     }
-    EXPECT_GT(tightest, 0.5) << r.name;  // and the bounds are useful
+    EXPECT_GT(tightest, 0.5) << r.name;  // the bounds must be tight enough to prune
   }
 }
 
-// A balanced division is never slower than the equal one, and equals the best over all divisions of few layers.
+// With six layers, the division that the search finds equals the best of all divisions.
 TEST(PlanSearch, BalancedDivisionIsOptimal) {
   Reference r{"", llama(6, 2048, 16, 16, 5632, 256000, 2048), "dgx-a100", 8, 32, "time"};
-  const Cluster cluster = cluster_of(shipped_catalog().cluster(r.cluster), r.gpus);
-  Space space = narrowed(r, cluster);
+  const Cluster cluster = resize_cluster(built_in_catalog().cluster(r.cluster), r.gpus);
+  SearchSpace space = narrowed(r, cluster);
   for (const char* one :
        {"pp=2,4", "tp=1", "cp=1", "schedule=1f1b", "micro_batch=1", "zero=1", "recompute=none", "offload=none"})
-    narrow(space, one);
+    restrict_axis(space, one);
   const PlanProblem problem(r.shape, cluster, space, objective("time"));
   const SearchResult result = search_exhaustive(problem, {});
   ASSERT_TRUE(result.found());
@@ -165,13 +165,13 @@ TEST(PlanSearch, BalancedDivisionIsOptimal) {
   EXPECT_NEAR(result.best().time_s, least, 1e-9 * least);
 }
 
-TEST(PlanSearch, FewerProcessorsAreCheaperWhereScalingIsPoor) {
+TEST(PlanSearch, FewerDevicesCostLessWhenScalingIsPoor) {
   const ModelShape shape = gpt(24, 2048, 16);
-  const Cluster cluster = cluster_of(shipped_catalog().cluster("dgx-a100"), 64);
+  const Cluster cluster = resize_cluster(built_in_catalog().cluster("dgx-a100"), 64);
   Policy base;
   base.global_batch = 64;
-  Space space = whole_space(shape, cluster, base, {8, 16, 64});
-  narrow(space, "schedule=1f1b");
+  SearchSpace space = full_search_space(shape, cluster, base, {8, 16, 64});
+  restrict_axis(space, "schedule=1f1b");
   const PlanProblem by_time(shape, cluster, space, objective("time")),
       by_cost(shape, cluster, space, objective("cost"));
   const Choice fast = search_integer(by_time, {.top = 1}).best().choice,
@@ -180,18 +180,19 @@ TEST(PlanSearch, FewerProcessorsAreCheaperWhereScalingIsPoor) {
   EXPECT_LT(by_cost.policy_at(cheap).world(), 64);
 }
 
-TEST(PlanSearch, ExplainsTheBindingConstraints) {
+TEST(PlanSearch, ExplanationListsLimitsAndAlternatives) {
   const std::vector<Reference> all = references();
   const Reference& tight = all.back();
   const PlanProblem& problem = problem_of(tight);
   const Choice best = search_integer(problem, {.top = 1}).best().choice;
   const Explanation why = explain(problem, best);
   double time = 0;
-  for (const CostShare& one : why.time) time += one.part;
+  for (const CostShare& one : why.time) time += one.fraction;
   EXPECT_NEAR(time, 1, 0.02);
-  ASSERT_FALSE(why.binds.empty());
-  EXPECT_TRUE(why.binds[0].starts_with(why.time[0].what)) << why.binds[0];  // the largest part first
-  // No change of one axis improves the best choice.
+  ASSERT_FALSE(why.limits.empty());
+  // the largest part of the step must be the first limit
+  EXPECT_TRUE(why.limits[0].starts_with(why.time[0].name)) << why.limits[0];
+  // A change of one axis must not improve the best choice.
   bool too_large = false;
   for (const Alternative& one : why.alternatives) {
     EXPECT_FALSE(one.fits && one.change < -1e-9) << one.axis << ' ' << one.to;
@@ -205,28 +206,29 @@ TEST(PlanSearch, ExplainsTheBindingConstraints) {
   EXPECT_NE(to_text(why).find("What limits it"), std::string::npos);
 }
 
-TEST(PlanSearch, ReportsTheNearestMissWhereNothingFits) {
-  const Cluster cluster = cluster_of(shipped_catalog().cluster("dgx-a100"), 8);
+TEST(PlanSearch, ReportsPolicyWithLeastMemoryIfNothingFits) {
+  const Cluster cluster = resize_cluster(built_in_catalog().cluster("dgx-a100"), 8);
   Policy base;
   base.global_batch = 8;
-  Space space = whole_space(gpt(96, 12288, 96), cluster, base, {8});
-  narrow(space, "offload=none");
+  SearchSpace space = full_search_space(gpt(96, 12288, 96), cluster, base, {8});
+  restrict_axis(space, "offload=none");
   const PlanProblem problem(gpt(96, 12288, 96), cluster, space, objective("time"));
   EXPECT_FALSE(search_integer(problem, {}).found());
   const NearestMiss miss = nearest_miss(problem);
-  ASSERT_TRUE(miss.any);
+  ASSERT_TRUE(miss.found);
   EXPECT_GT(miss.memory_bytes, cluster.processor.memory_bytes);
 }
 
-TEST(PlanSpace, RestrictsAxesAndListsTheirValues) {
+TEST(SearchSpace, RestrictsAxesAndListsTheirValues) {
   Policy base;
   base.global_batch = 8;
-  Space space = whole_space(gpt(24, 2048, 16), cluster_of(shipped_catalog().cluster("dgx-a100"), 8), base, {8});
-  narrow(space, "tp=2,4");
+  SearchSpace space =
+      full_search_space(gpt(24, 2048, 16), resize_cluster(built_in_catalog().cluster("dgx-a100"), 8), base, {8});
+  restrict_axis(space, "tp=2,4");
   EXPECT_EQ(space.tp, (std::vector<int>{2, 4}));
   const auto message = [&](const char* text) -> std::string {
     try {
-      narrow(space, text);
+      restrict_axis(space, text);
     } catch (const UsageError& error) {
       return error.what();
     }
@@ -236,8 +238,8 @@ TEST(PlanSpace, RestrictsAxesAndListsTheirValues) {
   EXPECT_NE(message("tpp=2").find("did you mean \"tp\""), std::string::npos);
   EXPECT_NE(message("recompute=ful").find("full"), std::string::npos);
   EXPECT_NE(message("tp").find("name=value"), std::string::npos);
-  EXPECT_THROW(whole_space(gpt(24, 2048, 16), {}, base, {}), UsageError);
-  EXPECT_THROW(whole_space(gpt(24, 2048, 16), {}, base, {0}), UsageError);
+  EXPECT_THROW(full_search_space(gpt(24, 2048, 16), {}, base, {}), UsageError);
+  EXPECT_THROW(full_search_space(gpt(24, 2048, 16), {}, base, {0}), UsageError);
 }
 
 }  // namespace

@@ -1,9 +1,13 @@
-// REINFORCE (Williams 1992) with a baseline. A choice is an episode: axis after axis, a value is drawn from a softmax
-// over the values that the rules still allow. Its logit is a sum of tables: one by the value, and one for each previous
-// axis by that axis's value and the value, so that preferences with and without a pipeline are learned separately. The
-// reward is the negative logarithm of the choice's value (or of its excess of memory). The goal is the best choice, not
-// the mean, so the baseline is a high quantile of the batch and only rewards above it contribute (the risk-seeking
-// gradient of Petersen et al. 2021). A small fraction is drawn uniformly, so that no value is abandoned.
+// REINFORCE (Williams 1992) with a baseline.
+//
+// Episode: one choice. The value of each axis, in order, is sampled from a softmax over the values that the rules still
+// allow. The logit of a value is a sum of table entries: one for the value itself, and one for each pair of the value
+// and the value of a previous axis. So preferences with and without a pipeline are learned separately.
+//
+// Reward: the negative logarithm of the choice's value, or of its excess of memory. The goal is the best choice, not a
+// good mean. So the baseline is a high quantile of the batch, and only rewards above it contribute (the risk-seeking
+// gradient of Petersen et al. 2021). A small fraction of values is sampled uniformly, so that every value is still
+// tried.
 #include <algorithm>
 #include <cmath>
 
@@ -20,12 +24,13 @@ constexpr double kQuantile = 0.85;
 
 class Agent {
  public:
-  Agent(const SearchProblem& problem, Rules& rules, RandomStream random)
+  Agent(const SearchProblem& problem, RuleCache& rules, RandomStream random)
       : problem_(problem), rules_(rules), draws_(random) {
     const std::vector<SearchAxis>& axes = problem.axes();
     for (size_t axis = 0; axis < axes.size(); ++axis) {
       tables_.emplace_back();
-      for (size_t before = 0; before <= axis; ++before)  // the last table is that of the value itself
+      // one table per previous axis; the last (before = axis) is for the value itself
+      for (size_t before = 0; before <= axis; ++before)
         tables_[axis].emplace_back((before < axis ? axes[before].values.size() : 1) * axes[axis].values.size(), 0.0);
     }
   }
@@ -45,7 +50,7 @@ class Agent {
     return true;
   }
 
-  // Every table of an axis: += rate · advantage · (1{value} − odds).
+  // Updates the tables of every axis: += rate · advantage · (1{value} − odds).
   void learn(const Choice& choice, double advantage) {
     for (size_t axis = 0; axis < problem_.num_axes(); ++axis) {
       Choice before = choice;
@@ -65,8 +70,8 @@ class Agent {
     return tables_[axis][of].data() + row * problem_.axes()[axis].values.size();
   }
 
-  // odds_: probability of each value that the rules allow after the choice's previous axes; overwrites the choice at
-  // `axis`.
+  // Computes odds_: the probability of each value of `axis` after the previous axes of the choice; 0 if the rules
+  // forbid the value. Overwrites choice[axis].
   bool odds_of(Choice& choice, size_t axis) {
     odds_.assign(problem_.axes()[axis].values.size(), 0);
     for (size_t of = 0; of <= axis; ++of) {
@@ -91,9 +96,10 @@ class Agent {
   }
 
   const SearchProblem& problem_;
-  Rules& rules_;
+  RuleCache& rules_;
   RandomStream draws_;
-  std::vector<std::vector<std::vector<double>>> tables_;  // [axis][previous axis, itself last][its value × value]
+  // [axis][previous axis; last: the axis itself][value of the previous axis × value of the axis]
+  std::vector<std::vector<std::vector<double>>> tables_;
   std::vector<double> odds_;
 };
 
@@ -103,14 +109,14 @@ double reward_of(const Evaluation& answer, double worst) {
 }
 
 void live(Evaluator& evaluator, Agent& agent, int64_t episodes) {
-  double worst = 0;  // reward of choices that fit
+  double worst = 0;  // lowest reward so far of a choice that fits
   bool any = false;
   for (int64_t done = 0; done < episodes; done += kBatch) {
     std::vector<Choice> batch;
     std::vector<Evaluation> answers;
     for (size_t i = 0; i < kBatch; ++i) {
       Choice choice;
-      if (!agent.draw(choice)) continue;  // the first axes left no value for a later one
+      if (!agent.draw(choice)) continue;  // the values drawn so far left an axis without an allowed value
       const Evaluation answer = evaluator.evaluate(choice);
       if (answer.feasible()) {
         const double reward = reward_of(answer, 0);
@@ -136,7 +142,7 @@ void live(Evaluator& evaluator, Agent& agent, int64_t episodes) {
 
 SearchResult search_policy_gradient(const SearchProblem& problem, const SearchOptions& options) {
   Evaluator evaluator(problem, options, true);
-  Rules rules(problem);
+  RuleCache rules(problem);
   const int64_t most = budget(problem, options);
   for (int i = 0; i < kAgents; ++i) {
     Agent agent(problem, rules, RandomStream(options.seed, 200 + static_cast<uint64_t>(i)));

@@ -9,8 +9,8 @@ namespace {
 constexpr double kTooLarge = 1e3, kBroken = 1e6;
 constexpr double kMinBudget = 20000, kMaxBudget = 60000;
 
-// Any allowed value of the axis, starting at a random one; false: none is allowed.
-bool set_any(Rules& rules, Choice& choice, size_t axis, RandomStream& random) {
+// Sets the axis to a random allowed value. Returns false if no value is allowed.
+bool set_any(RuleCache& rules, Choice& choice, size_t axis, RandomStream& random) {
   const size_t n = rules.problem().axes()[axis].values.size(), first = random.below(n);
   for (size_t i = 0; i < n; ++i) {
     choice[axis] = static_cast<uint8_t>((first + i) % n);
@@ -21,25 +21,26 @@ bool set_any(Rules& rules, Choice& choice, size_t axis, RandomStream& random) {
 
 }  // namespace
 
-bool Rules::allowed(const Choice& choice, size_t num_set) {
+bool RuleCache::allowed(const Choice& choice, size_t num_set) {
   Choice key{};
   std::copy_n(choice.begin(), num_set, key.begin());
   key[kMaxAxes - 1] = static_cast<uint8_t>(num_set);
-  const auto at = known_.find(key);
-  if (at != known_.end()) return at->second;
+  const auto at = cache_.find(key);
+  if (at != cache_.end()) return at->second;
   const bool answer = problem_.allowed(choice, num_set);
-  known_.emplace(key, answer);
+  cache_.emplace(key, answer);
   return answer;
 }
 
-bool repair(Rules& rules, Choice& choice, RandomStream& random) {
+bool repair(RuleCache& rules, Choice& choice, RandomStream& random) {
   for (size_t axis = 0; axis < rules.problem().num_axes(); ++axis)
     if (!rules.allowed(choice, axis + 1) && !set_any(rules, choice, axis, random)) return false;
   return true;
 }
 
-bool random_choice(Rules& rules, Choice& choice, RandomStream& random) {
-  constexpr int kTries = 100;  // a partial choice may leave no value for a later axis
+bool random_choice(RuleCache& rules, Choice& choice, RandomStream& random) {
+  // number of attempts: a random partial choice may leave a later axis without an allowed value
+  constexpr int kTries = 100;
   for (int i = 0; i < kTries; ++i) {
     choice = {};
     bool whole = true;
@@ -50,14 +51,14 @@ bool random_choice(Rules& rules, Choice& choice, RandomStream& random) {
   return false;
 }
 
-double height(const Evaluation& answer) {
+double search_cost(const Evaluation& answer) {
   if (answer.feasible()) return std::log(std::max(answer.value, 1e-300));
-  return answer.kind == Evaluation::Kind::too_large ? kTooLarge + answer.excess : kBroken;
+  return answer.outcome == Evaluation::Outcome::too_large ? kTooLarge + answer.excess : kBroken;
 }
 
 double descend(Evaluator& evaluator, Choice& choice) {
   const SearchProblem& problem = evaluator.problem();
-  double best = height(evaluator.evaluate(choice));
+  double best = search_cost(evaluator.evaluate(choice));
   for (bool moved = true; moved;) {
     moved = false;
     const Choice from = choice;
@@ -69,7 +70,7 @@ double descend(Evaluator& evaluator, Choice& choice) {
             near[a] = static_cast<uint8_t>(i);
             if (a != b) near[b] = static_cast<uint8_t>(j);
             if (near == from || (a == b && j > 0)) continue;
-            const double there = height(evaluator.evaluate(near));
+            const double there = search_cost(evaluator.evaluate(near));
             if (there < best) best = there, choice = near, moved = true;
           }
   }

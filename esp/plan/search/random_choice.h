@@ -1,5 +1,5 @@
-// Common parts of the randomised methods: seeded numbers, random choices that satisfy the rules, and descent that
-// changes up to two axes at a time.
+// Code shared by the randomised search methods: seeded random numbers, random choices that satisfy the rules of the
+// search problem, and a local search (descent) that changes one or two axes of the search space per move.
 #pragma once
 
 #include <cstdint>
@@ -19,29 +19,32 @@ class RandomStream {
   uint64_t seed_, purpose_, next_ = 0;
 };
 
-// Caches the problem's rules: each partial choice is evaluated once, because random draws repeat.
-class Rules {
+// Caches the result of the rules for each partial choice, because random sampling repeats partial choices.
+class RuleCache {
  public:
-  explicit Rules(const SearchProblem& problem) : problem_(problem) {}
+  explicit RuleCache(const SearchProblem& problem) : problem_(problem) {}
   const SearchProblem& problem() const { return problem_; }
   bool allowed(const Choice& choice, size_t num_set);
 
  private:
   const SearchProblem& problem_;
-  std::unordered_map<Choice, bool, ChoiceHash> known_;  // by partial choice; the last element is its length
+  // key: a partial choice, with the number of set axes in the last element
+  std::unordered_map<Choice, bool, ChoiceHash> cache_;
 };
 
-// Repairs the choice: replaces axes at random where they break a rule. False: an axis has no allowed value.
-bool repair(Rules& rules, Choice& choice, RandomStream& random);
-bool random_choice(Rules& rules, Choice& choice, RandomStream& random);
+// Replaces values that break a rule by random allowed values. Returns false if an axis has no allowed value.
+bool repair(RuleCache& rules, Choice& choice, RandomStream& random);
+bool random_choice(RuleCache& rules, Choice& choice, RandomStream& random);
 
-// The height that local search minimises: the logarithm of the value, or, above all of those, the excess of memory.
-double height(const Evaluation& answer);
+// The cost that local search minimises. For a choice that fits: the logarithm of its value. Otherwise: a larger number
+// that grows with the excess of memory.
+double search_cost(const Evaluation& answer);
 
-// Moves to the best neighbour (one or two axes) until none is better. Returns the final height.
+// Moves to the neighbour with the lowest cost (one or two axes changed) until no neighbour is better. Returns the final
+// cost.
 double descend(Evaluator& evaluator, Choice& choice);
 
-// Default number of evaluations: a fraction of the space, within limits.
+// Number of evaluations: options.evaluations, or if that is 0 a fraction of the number of choices, within limits.
 int64_t budget(const SearchProblem& problem, const SearchOptions& options);
 
 }  // namespace esp::plan

@@ -22,7 +22,7 @@ void SearchCounts::add(const SearchCounts& other) {
 void BestChoices::offer(const RankedChoice& found) {
   if (options_.keep_seen > 0 && num_offered_++ % seen_every_ == 0) {
     seen_.push_back(found);
-    // full: drops every second entry, and from now on records every second one
+    // The list is full: every second entry is dropped, and from now on only half as many choices are recorded.
     if (seen_.size() >= 2 * options_.keep_seen) {
       for (size_t i = 0; i < options_.keep_seen; ++i) seen_[i] = seen_[2 * i];
       seen_.resize(options_.keep_seen);
@@ -38,7 +38,7 @@ void BestChoices::offer(const RankedChoice& found) {
 }
 
 void BestChoices::offer_front(const RankedChoice& found) {
-  // The last that is not slower: it has the least memory among those.
+  // `at - 1` is the last entry that is not slower than `found`. Of those entries it has the least memory.
   auto at = std::upper_bound(front_.begin(), front_.end(), found,
                              [](const RankedChoice& a, const RankedChoice& b) { return a.time_s < b.time_s; });
   if (at != front_.begin()) {
@@ -56,15 +56,15 @@ void BestChoices::offer_front(const RankedChoice& found) {
   front_.insert(first, found);
 }
 
-bool BestChoices::cannot_improve(const ChoiceValue& floor, double memory_bytes) const {
-  if (top_.size() < options_.top || floor.value <= top_.back().value) return false;
+bool BestChoices::cannot_improve(const ChoiceValue& lower_bound, double memory_bytes) const {
+  if (top_.size() < options_.top || lower_bound.value <= top_.back().value) return false;
   if (!options_.pareto) return true;
-  const auto at = std::upper_bound(front_.begin(), front_.end(), floor.time_s,
+  const auto at = std::upper_bound(front_.begin(), front_.end(), lower_bound.time_s,
                                    [](double time, const RankedChoice& b) { return time < b.time_s; });
   return at != front_.begin() && (at - 1)->memory_bytes <= memory_bytes;
 }
 
-void BestChoices::take(BestChoices&& other) {
+void BestChoices::merge(BestChoices&& other) {
   const size_t keep = options_.keep_seen;
   options_.keep_seen = 0;
   for (const RankedChoice& one : other.top_) offer(one);

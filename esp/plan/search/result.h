@@ -1,5 +1,4 @@
-// Result of a search and its counters, and the lists kept during it: the best few, and the Pareto front of time against
-// memory.
+// Result of a search: counters, the best choices, and the Pareto front of time against memory.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +13,25 @@ struct RankedChoice {
   Choice choice{};
   double value = kNever, time_s = kNever, memory_bytes = 0;
 };
-// Orders by value, then by memory, then by the axes' values: a total order, so that every method and any number of
-// threads returns the same best choice.
+// Whether a ranks before b: by value, then by memory, then by the values of the axes. This is a total order, so every
+// method and any number of threads return the same best choice.
 bool better(const RankedChoice& a, const RankedChoice& b);
 
 struct SearchCounts {
-  int64_t considered = 0;  // choices examined, each once
-  int64_t broken = 0;      // of them: against a rule
-  int64_t too_large = 0;   // of them: too large for the memory
-  int64_t pruned = 0;      // proven not better than the best, without an estimate
-  int64_t evaluated = 0;   // fully estimated
-  int64_t subtrees = 0;    // groups of choices rejected together, not counted above
+  int64_t considered = 0;  // number of choices examined; each counts once
+  int64_t broken = 0;      // considered choices that break a rule
+  int64_t too_large = 0;   // considered choices that exceed the memory
+  int64_t pruned = 0;      // choices rejected by their lower bound, without an estimate
+  int64_t evaluated = 0;   // choices that were fully estimated
+  // partial choices rejected together with all their completions; the completions are not counted above
+  int64_t subtrees = 0;
   int64_t feasible() const { return pruned + evaluated; }
   void add(const SearchCounts& other);
 };
 
 struct SearchResult {
   std::string method;
-  bool exact = false;  // whether the method proves optimality
+  bool exact = false;  // true if the method proves that the result is optimal
   std::vector<RankedChoice> top, front, seen;
   SearchCounts counts;
   double elapsed_s = 0;
@@ -41,28 +41,30 @@ struct SearchResult {
 
 struct SearchOptions {
   size_t top = 10;
-  bool pareto = false;      // keeps the front, and does not prune candidates for it
-  size_t keep_seen = 0;     // maximum number of estimated choices to record (for a picture)
-  int threads = 1;          // exhaustive search only
-  uint64_t seed = 1;        // of randomised methods
-  int64_t evaluations = 0;  // limit of randomised methods; 0: by the size of the space
+  bool pareto = false;   // also collect the Pareto front; choices that may belong to it are not pruned
+  size_t keep_seen = 0;  // maximum number of estimated choices to record for the landscape picture
+  int threads = 1;       // number of threads of the exhaustive search
+  uint64_t seed = 1;     // seed of randomised methods
+  // maximum number of evaluations of randomised methods; 0: derived from the size of the space
+  int64_t evaluations = 0;
 };
 
-// The best `most`, and the front on request.
+// Collects the best SearchOptions::top choices and, if requested, the Pareto front.
 class BestChoices {
  public:
   explicit BestChoices(const SearchOptions& options) : options_(options) {}
   void offer(const RankedChoice& found);
-  // Whether no choice with this floor (and memory, where known) can enter the lists.
-  bool cannot_improve(const ChoiceValue& floor, double memory_bytes) const;
-  void take(BestChoices&& other);
+  // True if no choice with this lower bound can enter the lists. `memory_bytes`: memory of the choice, or a lower
+  // bound.
+  bool cannot_improve(const ChoiceValue& lower_bound, double memory_bytes) const;
+  void merge(BestChoices&& other);
   void move_to(SearchResult& result);
 
  private:
   void offer_front(const RankedChoice& found);
 
   SearchOptions options_;
-  std::vector<RankedChoice> top_, front_, seen_;  // front_: by time ascending, memory descending
+  std::vector<RankedChoice> top_, front_, seen_;  // front_: sorted by ascending time, so descending memory
   int64_t num_offered_ = 0, seen_every_ = 1;
 };
 

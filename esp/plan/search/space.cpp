@@ -12,9 +12,10 @@
 namespace esp::plan {
 namespace {
 
-constexpr int64_t kMaxMicroBatch = 32;  // sequences; more only where small models on a CPU need them
+constexpr int64_t kMaxMicroBatch = 32;  // maximum micro-batch on a GPU, sequences; on a CPU small models need more
 constexpr int64_t kMaxMicroBatchCpu = 1024;
-constexpr int64_t kMinContextTokens = 256;  // tokens of a sequence per rank on a GPU: fewer do not fill its tiles
+// minimum tokens of a sequence per context rank on a GPU; fewer tokens do not fill a GEMM tile
+constexpr int64_t kMinContextTokens = 256;
 constexpr int kInterleaves[] = {2, 3, 4, 6, 8, 12, 16};
 constexpr std::string_view kRecomputes[] = {"none", "selective", "full"};
 constexpr std::string_view kOffloads[] = {"none", "host", "file"};
@@ -26,7 +27,7 @@ std::vector<int> divisors(int64_t n, int64_t most) {
   return found;
 }
 
-// Divisors of any of the numbers.
+// Numbers up to `most` that divide at least one of the given numbers.
 std::vector<int> divisors_of_any(const std::vector<int>& numbers, int64_t most) {
   std::vector<int> all;
   for (const int n : numbers) {
@@ -53,14 +54,15 @@ void keep_named(std::string_view axis, std::vector<T>& values, const std::vector
   std::vector<std::string> names;
   for (const T& one : values) names.push_back(name(one));
   std::vector<T> kept;
-  for (const std::string& want : requested) {
-    const auto at = std::find(names.begin(), names.end(), want);
+  for (const std::string& given : requested) {
+    const auto at = std::find(names.begin(), names.end(), given);
     if (at == names.end())
-      throw UsageError(fmt::format("--axis {}: got {}; expected {}", axis, want, fmt::join(names, ", ")));
+      throw UsageError(fmt::format("--axis {}: got {}; expected {}", axis, given, fmt::join(names, ", ")));
     kept.push_back(values[static_cast<size_t>(at - names.begin())]);
   }
   if (kept.empty())
-    throw UsageError(fmt::format("--axis {}: got no values; expected some of {}", axis, fmt::join(names, ", ")));
+    throw UsageError(
+        fmt::format("--axis {}: got no values; expected at least one of {}", axis, fmt::join(names, ", ")));
   values = std::move(kept);
 }
 
@@ -76,7 +78,7 @@ std::string name_of(const ScheduleChoice& schedule) {
   return schedule.interleave == 1 ? schedule.name : fmt::format("{}:{}", schedule.name, schedule.interleave);
 }
 
-double Space::size() const {
+double SearchSpace::size() const {
   double product = 1;
   for (const size_t n :
        {gpus.size(), tp.size(), cp.size(), pp.size(), ep.size(), zero.size(), micro_batch.size(), sequence.size(),
@@ -85,7 +87,7 @@ double Space::size() const {
   return product;
 }
 
-Cluster cluster_of(const Cluster& cluster, int gpus) {
+Cluster resize_cluster(const Cluster& cluster, int gpus) {
   Cluster scaled = cluster;
   scaled.per_node = std::min(cluster.per_node, gpus);
   scaled.num_nodes = (gpus + scaled.per_node - 1) / scaled.per_node;
@@ -93,14 +95,15 @@ Cluster cluster_of(const Cluster& cluster, int gpus) {
   return scaled;
 }
 
-Space whole_space(const ModelShape& shape, const Cluster& cluster, const Policy& base, const std::vector<int>& gpus) {
-  if (gpus.empty()) throw UsageError("--gpus: expected a number of processors");
+SearchSpace full_search_space(const ModelShape& shape, const Cluster& cluster, const Policy& base,
+                              const std::vector<int>& gpus) {
+  if (gpus.empty()) throw UsageError("--gpus: got no value; expected a number of devices");
   for (const int n : gpus)
     if (n < 1 || n > 1 << 20) throw UsageError(fmt::format("--gpus: got {}; expected 1 to {}", n, 1 << 20));
   if (base.global_batch < 1)
     throw UsageError(fmt::format("--global-batch: got {}; expected at least 1 sequence", base.global_batch));
   const bool cpu = cluster.processor.kind == "cpu", own = base.software == "espalier";
-  Space space;
+  SearchSpace space;
   space.base = base;
   space.gpus = gpus;
   space.tp = divisors_of_any(gpus, std::max<int64_t>(1, shape.heads));
@@ -121,7 +124,7 @@ Space whole_space(const ModelShape& shape, const Cluster& cluster, const Policy&
     if (2 * v <= shape.layers) space.schedule.push_back({"interleaved", v});
   space.schedule.push_back({"zb-h1", 1});
   space.division = {0, 1};
-  if (own) {  // its stages are always balanced by cost
+  if (own) {  // Espalier always balances stages by cost, so the axis has one value
     space.division = {0};
   } else {
     space.context.push_back("allgather");
@@ -130,7 +133,7 @@ Space whole_space(const ModelShape& shape, const Cluster& cluster, const Policy&
   return space;
 }
 
-void narrow(Space& space, std::string_view text) {
+void restrict_axis(SearchSpace& space, std::string_view text) {
   const size_t equals = text.find('=');
   if (equals == std::string_view::npos)
     throw UsageError(fmt::format("--axis: got {}; expected name=value,value, for example tp=1,2,4", text));

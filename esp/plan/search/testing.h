@@ -1,6 +1,6 @@
-// A problem with random costs, for tests of the methods: each axis's value has a cost, each pair of neighbouring axes'
-// values another, some beginnings break a rule and some choices are too heavy. The floor of a beginning is the cost of
-// the set axes plus the least cost of the others.
+// A search problem with random costs, to test the search methods. Each value of an axis has a cost, and so has each
+// pair of values of neighbouring axes. Some prefixes break a rule, and some choices exceed the memory. The lower bound
+// of a prefix is the cost of its axes plus the smallest cost of each other axis.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +20,11 @@ class RandomProblem : public SearchProblem {
 
   bool allowed(const Choice& choice, size_t num_set) const override {
     const size_t axis = num_set - 1;
-    // A rule on two neighbours; the first value is always allowed, so that every beginning can be completed.
+    // A random rule for the values of two neighbouring axes. The first value of an axis is always allowed, so every
+    // prefix can be completed.
     return axis == 0 || choice[axis] == 0 || unit(3, axis, choice[axis - 1], choice[axis]) >= forbidden_;
   }
-  ChoiceValue floor(const Choice& choice, size_t num_set, double) const override {
+  ChoiceValue lower_bound(const Choice& choice, size_t num_set, double) const override {
     double sum = 0;
     for (size_t i = 0; i < num_axes(); ++i) {
       if (i < num_set) {
@@ -36,25 +37,25 @@ class RandomProblem : public SearchProblem {
     }
     return {sum, sum};
   }
-  ChoiceMemory weigh(const Choice& choice) const override {
+  ChoiceMemory choice_memory(const Choice& choice) const override {
     double sum = 0;
     for (size_t i = 0; i < num_axes(); ++i) sum += unit(4, i, choice[i], 0);
     const double bytes = sum / static_cast<double>(num_axes());
     return {bytes, bytes <= capacity_, bytes / capacity_ - 1};
   }
-  ChoiceValue worth(const Choice& choice) const override {
-    const double value = floor(choice, num_axes(), 0).value;
+  ChoiceValue choice_value(const Choice& choice) const override {
+    const double value = lower_bound(choice, num_axes(), 0).value;
     return {value, value};
   }
 
-  // Every choice that is allowed and fits, by enumeration.
+  // All choices that satisfy the rules and fit.
   std::vector<Choice> all() const {
     std::vector<Choice> found;
     Choice choice{};
     while (true) {
       bool good = true;
       for (size_t n = 1; n <= num_axes() && good; ++n) good = allowed(choice, n);
-      if (good && weigh(choice).fits) found.push_back(choice);
+      if (good && choice_memory(choice).fits) found.push_back(choice);
       size_t i = 0;
       while (i < num_axes() && ++choice[i] == axes_[i].values.size()) choice[i++] = 0;
       if (i == num_axes()) return found;

@@ -1,4 +1,4 @@
-// The closed form and the event simulation agree for policies with equal stages.
+// Compares the closed form with the event simulation for policies with equal stages.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace esp::plan {
 namespace {
 
-// Small tables, so that the ends are negligible.
+// A model with small embedding tables, so that all stages take nearly the same time.
 ModelShape even_shape() {
   ModelShape shape = shape_of(model::preset("gpt3-13b").config, "even");
   shape.layers = 48;
@@ -27,8 +27,8 @@ struct Case {
   int64_t global_batch;
 };
 
-TEST(ClosedForm, AgreesWithTheSimulationWithinTwoPercentForEqualStages) {
-  const Cluster& cluster = shipped_catalog().cluster("selene");
+TEST(ClosedForm, MatchesSimulationWithinTwoPercentForEqualStages) {
+  const Cluster& cluster = built_in_catalog().cluster("selene");
   for (const Case& c :
        {Case{8, 1, 1, 1, 0, "1f1b", 16}, Case{8, 4, 1, 1, 0, "1f1b", 64}, Case{8, 4, 1, 1, 0, "gpipe", 64},
         Case{8, 4, 1, 2, 0, "interleaved", 64}, Case{8, 4, 1, 1, 0, "zb-h1", 64}, Case{8, 8, 1, 1, 0, "1f1b", 32},
@@ -48,8 +48,8 @@ TEST(ClosedForm, AgreesWithTheSimulationWithinTwoPercentForEqualStages) {
   }
 }
 
-TEST(ClosedForm, MemoryEqualsThatOfTheWorstStage) {
-  const Cluster& cluster = shipped_catalog().cluster("selene");
+TEST(ClosedForm, MemoryMatchesSimulatedPeakOfWorstStage) {
+  const Cluster& cluster = built_in_catalog().cluster("selene");
   Policy policy;
   policy.tp = 8, policy.pp = 4;
   policy.global_batch = 32;

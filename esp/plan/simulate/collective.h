@@ -1,6 +1,5 @@
-// Collectives in the event simulation: the schedules that ranks execute (esp/comm), with the dependencies of the
-// executor, as tasks of the engine. Every message is its sender's k-th and its receiver's j-th: ports serve in list
-// order.
+// Collectives in the event simulation. The schedules that ranks execute (esp/comm) become tasks of the engine, with the
+// dependencies that the executor uses. A port sends and receives messages in the order of the schedule.
 #pragma once
 
 #include <functional>
@@ -12,55 +11,55 @@
 
 namespace esp::plan {
 
-// The dependency graph of one call's schedules, independent of the ranks' placement: built once, added to an engine per
-// call.
-class CollectiveShape {
+// Dependency graph of one collective call. It does not depend on where the ranks run, so it is built once and added to
+// an engine for each call.
+class CollectiveGraph {
  public:
-  // By rank. UsageError: a message with only one end.
-  CollectiveShape(std::span<const comm::Schedule> schedules, size_t element_bytes);
+  // `schedules`: one per rank. UsageError if a send has no receive or a receive has no send.
+  CollectiveGraph(std::span<const comm::Schedule> schedules, size_t element_bytes);
 
   int size() const { return size_; }
   size_t num_nodes() const { return nodes_.size(); }
   double bytes_sent(int rank) const { return sent_[static_cast<size_t>(rank)]; }
   double bytes_received(int rank) const { return received_[static_cast<size_t>(rank)]; }
 
-  struct Node {
-    int from = 0, to = -1;  // to −1: local work, without cost
+  struct TransferNode {
+    int from = 0, to = -1;  // ranks; to = −1: local work, which takes no time
     double bytes = 0;
     std::vector<uint32_t> before;
   };
-  std::span<const Node> nodes() const { return nodes_; }  // in any order
+  std::span<const TransferNode> nodes() const { return nodes_; }  // not sorted by dependency
 
  private:
   int size_ = 0;
-  std::vector<Node> nodes_;
+  std::vector<TransferNode> nodes_;
   std::vector<double> sent_, received_;
 };
 
-// The ports of the ranks' messages, and the routes between ranks.
+// The send port and the receive port of each rank, and the route between two ranks.
 struct CollectivePorts {
-  std::vector<StreamId> out, in;  // by rank of the group
-  struct Way {
-    RouteId route = kNone;
+  std::vector<StreamId> out, in;  // index: rank within the group
+  struct LinkPath {
+    RouteId route = kNoId;
     double alpha_s = 0;
   };
-  std::function<Way(int from, int to)> way;
+  std::function<LinkPath(int from, int to)> path;
 };
 
-// Adds one call: rank r takes part after `ready[r]` (kNone: from the start). Returns the last task of each rank.
-std::vector<TaskId> add_collective(EventEngine& engine, const CollectiveShape& shape, const CollectivePorts& ports,
+// Adds one call to the engine. Rank r starts after task ready[r]; kNoId: at time 0. Returns the last task of each rank.
+std::vector<TaskId> add_collective(EventEngine& engine, const CollectiveGraph& shape, const CollectivePorts& ports,
                                    std::span<const TaskId> ready);
 
-// One call alone, with equal links: α, bytes/s.
+// Result of time_collective(): one call on an idle network of equal links with latency α.
 struct CollectiveTime {
   double seconds = 0;
   uint64_t events = 0;
-  double took_s = 0;  // run time of the simulation itself
+  double wall_s = 0;  // real time that the simulation took
 };
 CollectiveTime time_collective(std::span<const comm::Schedule> schedules, size_t element_bytes, double alpha_s,
                                double bytes_per_s);
 
-// The schedules of all ranks for one row of the table of algorithms.
+// The schedules of all ranks for one algorithm of a collective.
 std::vector<comm::Schedule> schedules_of(const comm::AlgorithmRow& row, const comm::CollectiveSpec& problem);
 
 }  // namespace esp::plan

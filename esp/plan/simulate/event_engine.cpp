@@ -17,7 +17,7 @@ void EventEngine::reserve(size_t tasks) {
 }
 
 LinkId EventEngine::add_link(double bytes_per_s) {
-  ESP_CHECK(bytes_per_s > 0, "a link of {} bytes/s", bytes_per_s);
+  ESP_CHECK(bytes_per_s > 0, "link bandwidth: got {} bytes/s; expected > 0", bytes_per_s);
   links_.push_back({bytes_per_s, 0, 0, 0, {}, 0});
   return static_cast<LinkId>(links_.size() - 1);
 }
@@ -37,15 +37,15 @@ TaskId EventEngine::add(double seconds, double bytes, RouteId route) {
 }
 
 TaskId EventEngine::compute(StreamId stream, double seconds) {
-  const TaskId task = add(seconds, 0, kNone);
-  on(task, stream);
+  const TaskId task = add(seconds, 0, kNoId);
+  run_on(task, stream);
   return task;
 }
 
 TaskId EventEngine::message(StreamId out, StreamId in, RouteId route, double alpha_s, double bytes) {
   const TaskId task = add(alpha_s, bytes, route);
-  on(task, out);
-  if (in != out) on(task, in);
+  run_on(task, out);
+  if (in != out) run_on(task, in);
   return task;
 }
 
@@ -54,72 +54,75 @@ TaskId EventEngine::transfer(RouteId route, double alpha_s, double bytes) {
 }
 
 TaskId EventEngine::queued(uint32_t queue, double seconds, int priority) {
-  const TaskId task = add(seconds, 0, kNone);
+  const TaskId task = add(seconds, 0, kNoId);
   tasks_[task].queue = queue;
   tasks_[task].priority = priority;
   return task;
 }
 
 TaskId EventEngine::join() {
-  return add(0, 0, kNone);
+  return add(0, 0, kNoId);
 }
 
-void EventEngine::on(TaskId task, StreamId stream) {
-  if (last_[stream] != kNone) after(task, last_[stream]);
+void EventEngine::run_on(TaskId task, StreamId stream) {
+  if (last_[stream] != kNoId) add_dependency(task, last_[stream]);
   last_[stream] = task;
-  uses(task, stream);
+  count_busy(task, stream);
 }
 
-void EventEngine::uses(TaskId task, StreamId stream) {
+void EventEngine::count_busy(TaskId task, StreamId stream) {
   on_streams_.push_back({stream, tasks_[task].first_stream});
   tasks_[task].first_stream = static_cast<uint32_t>(on_streams_.size() - 1);
 }
 
-void EventEngine::after(TaskId task, TaskId before) {
+void EventEngine::add_dependency(TaskId task, TaskId before) {
   edges_.push_back({task, tasks_[before].first_edge});
   tasks_[before].first_edge = static_cast<uint32_t>(edges_.size() - 1);
   ++tasks_[task].waiting;
 }
 
-EventEngine::Memory& EventEngine::memory_of(TaskId task) {
-  if (tasks_[task].memory == kNone) {
+EventEngine::TaskMemory& EventEngine::memory_for(TaskId task) {
+  if (tasks_[task].memory == kNoId) {
     tasks_[task].memory = static_cast<uint32_t>(memories_.size());
     memories_.push_back({});
   }
   return memories_[tasks_[task].memory];
 }
 
-void EventEngine::takes(TaskId task, uint32_t place, double bytes) {
-  Memory& memory = memory_of(task);
-  ESP_CHECK(memory.take_place == kNone || memory.take_place == place, "memory of two places in one task");
-  memory.take_place = place;
-  memory.take += bytes;
+void EventEngine::allocate(TaskId task, uint32_t meter, double bytes) {
+  TaskMemory& memory = memory_for(task);
+  ESP_CHECK(memory.alloc_meter == kNoId || memory.alloc_meter == meter,
+            "task {}: allocates from two memory meters; expected one", task);
+  memory.alloc_meter = meter;
+  memory.alloc_bytes += bytes;
 }
 
-void EventEngine::gives(TaskId task, uint32_t place, double bytes) {
-  Memory& memory = memory_of(task);
-  ESP_CHECK(memory.give_place == kNone || memory.give_place == place, "memory of two places in one task");
-  memory.give_place = place;
-  memory.give += bytes;
+void EventEngine::free(TaskId task, uint32_t meter, double bytes) {
+  TaskMemory& memory = memory_for(task);
+  ESP_CHECK(memory.free_meter == kNoId || memory.free_meter == meter,
+            "task {}: frees from two memory meters; expected one", task);
+  memory.free_meter = meter;
+  memory.free_bytes += bytes;
 }
 
-void EventEngine::push(double at, What what, uint32_t who, uint32_t version) {
-  heap_.push_back({at, order_++, who, version, what});
+void EventEngine::push(double at, EventKind kind, uint32_t subject, uint32_t version) {
+  heap_.push_back({at, order_++, subject, version, kind});
   std::push_heap(heap_.begin(), heap_.end());
 }
 
 void EventEngine::ready(TaskId id, double at) {
   const Task& task = tasks_[id];
-  if (task.queue == kNone) return begin(id, at);
-  Queue& queue = queues_[task.queue];
+  if (task.queue == kNoId) return begin(id, at);
+  PriorityQueue& queue = queues_[task.queue];
   queue.ready.push_back({task.priority, order_++, id});
   std::push_heap(queue.ready.begin(), queue.ready.end());
-  // After all other events of this moment, so that the choice is among everything that is ready now.
-  push(at, What::dispatch, task.queue);
+  // The queue selects a task only after all other events of this time, so that every task that becomes ready now is a
+  // candidate.
+  push(at, EventKind::dispatch, task.queue);
 }
 
 void EventEngine::dispatch(uint32_t id, double at) {
-  Queue& queue = queues_[id];
+  PriorityQueue& queue = queues_[id];
   if (queue.busy || queue.ready.empty()) return;
   std::pop_heap(queue.ready.begin(), queue.ready.end());
   const TaskId task = queue.ready.back().task;
@@ -131,44 +134,44 @@ void EventEngine::dispatch(uint32_t id, double at) {
 void EventEngine::begin(TaskId id, double at) {
   Task& task = tasks_[id];
   task.begin = at;
-  if (task.memory != kNone && memories_[task.memory].take_place != kNone) {
-    const Memory& memory = memories_[task.memory];
-    Place& place = places_[memory.take_place];
-    place.now += memory.take;
-    place.peak = std::max(place.peak, place.now);
+  if (task.memory != kNoId && memories_[task.memory].alloc_meter != kNoId) {
+    const TaskMemory& memory = memories_[task.memory];
+    MemoryMeter& meter = meters_[memory.alloc_meter];
+    meter.now += memory.alloc_bytes;
+    meter.peak = std::max(meter.peak, meter.now);
   }
-  if (task.route != kNone && task.bytes > 0)
-    push(at + task.seconds, What::latency_over, id);
+  if (task.route != kNoId && task.bytes > 0)
+    push(at + task.seconds, EventKind::latency_done, id);
   else
-    push(at + task.seconds, What::ended, id);
+    push(at + task.seconds, EventKind::compute_done, id);
 }
 
 void EventEngine::finish(TaskId id, double at) {
   Task& task = tasks_[id];
   task.end = at;
   ++finished_;
-  if (task.memory != kNone && memories_[task.memory].give_place != kNone)
-    places_[memories_[task.memory].give_place].now -= memories_[task.memory].give;
-  for (uint32_t s = task.first_stream; s != kNone; s = on_streams_[s].next) busy_[on_streams_[s].to] += at - task.begin;
-  if (task.queue != kNone) {
+  if (task.memory != kNoId && memories_[task.memory].free_meter != kNoId)
+    meters_[memories_[task.memory].free_meter].now -= memories_[task.memory].free_bytes;
+  for (uint32_t s = task.first_stream; s != kNoId; s = on_streams_[s].next) busy_[on_streams_[s].to] += at - task.begin;
+  if (task.queue != kNoId) {
     queues_[task.queue].busy = false;
-    push(at, What::dispatch, task.queue);
+    push(at, EventKind::dispatch, task.queue);
   }
-  if (keep_ && at > task.begin) intervals_.push_back({id, task.begin, at});
-  for (uint32_t e = task.first_edge; e != kNone; e = edges_[e].next)
+  if (record_intervals_ && at > task.begin) intervals_.push_back({id, task.begin, at});
+  for (uint32_t e = task.first_edge; e != kNoId; e = edges_[e].next)
     if (--tasks_[edges_[e].to].waiting == 0) ready(edges_[e].to, at);
 }
 
 void EventEngine::open_flow(TaskId task, double at) {
   uint32_t id;
-  if (spare_flows_.empty()) {
+  if (free_flows_.empty()) {
     id = static_cast<uint32_t>(flows_.size());
     flows_.push_back({});
   } else {
-    id = spare_flows_.back();
-    spare_flows_.pop_back();
+    id = free_flows_.back();
+    free_flows_.pop_back();
   }
-  Flow& flow = flows_[id];
+  MessageFlow& flow = flows_[id];
   flow.task = task;
   flow.left = tasks_[task].bytes;
   flow.rate = 0;
@@ -178,52 +181,53 @@ void EventEngine::open_flow(TaskId task, double at) {
   bool alone = true;
   double least = 0;
   for (const LinkId id_of_link : route) {
-    Link& link = links_[id_of_link];
+    LinkLoad& link = links_[id_of_link];
     if (link.flows.empty()) link.since = at;
     alone = alone && link.flows.empty();
     least = least == 0 ? link.capacity : std::min(least, link.capacity);
     link.flows.push_back(id);
     link.carried += flow.left;
   }
-  if (route.empty()) return push(at, What::flow_over, id, ++flow.version);
-  if (!alone) return share(route, at);
+  if (route.empty()) return push(at, EventKind::transfer_done, id, ++flow.version);
+  if (!alone) return update_rates(route, at);
   flow.rate = least;
-  push(at + flow.left / least, What::flow_over, id, ++flow.version);
+  push(at + flow.left / least, EventKind::transfer_done, id, ++flow.version);
 }
 
 void EventEngine::close_flow(uint32_t id, double at) {
-  Flow& flow = flows_[id];
+  MessageFlow& flow = flows_[id];
   flow.active = false;
   ++flow.version;
   const std::vector<LinkId>& route = routes_[tasks_[flow.task].route];
   bool others = false;
   for (const LinkId id_of_link : route) {
-    Link& link = links_[id_of_link];
+    LinkLoad& link = links_[id_of_link];
     link.flows.erase(std::find(link.flows.begin(), link.flows.end(), id));
     if (link.flows.empty()) link.busy += at - link.since;
     others = others || !link.flows.empty();
   }
-  if (others) share(route, at);
-  spare_flows_.push_back(id);
+  if (others) update_rates(route, at);
+  free_flows_.push_back(id);
 }
 
-// Recomputes the rates of the flows connected to these links through common links; other flows are unaffected.
-void EventEngine::share(std::span<const LinkId> from, double at) {
-  ++mark_;
+// Recomputes the rates of the flows that are connected to these links, directly or through shared links. Other flows
+// keep their rates.
+void EventEngine::update_rates(std::span<const LinkId> from, double at) {
+  ++visit_;
   std::vector<LinkId> links;
   std::vector<uint32_t> flows;
-  const auto reach = [&](LinkId link) {
-    if (links_[link].mark == mark_) return;
-    links_[link].mark = mark_;
+  const auto visit_link = [&](LinkId link) {
+    if (links_[link].visit == visit_) return;
+    links_[link].visit = visit_;
     links.push_back(link);
   };
-  for (const LinkId link : from) reach(link);
+  for (const LinkId link : from) visit_link(link);
   for (size_t i = 0; i < links.size(); ++i)
     for (const uint32_t flow : links_[links[i]].flows) {
-      if (flows_[flow].mark == mark_) continue;
-      flows_[flow].mark = mark_;
+      if (flows_[flow].visit == visit_) continue;
+      flows_[flow].visit = visit_;
       flows.push_back(flow);
-      for (const LinkId link : routes_[tasks_[flows_[flow].task].route]) reach(link);
+      for (const LinkId link : routes_[tasks_[flows_[flow].task].route]) visit_link(link);
     }
   std::vector<double> capacities(links.size());
   std::vector<std::vector<uint32_t>> routes(flows.size());
@@ -235,12 +239,12 @@ void EventEngine::share(std::span<const LinkId> from, double at) {
   }
   const std::vector<double> rates = max_min_rates(routes, capacities);
   for (size_t i = 0; i < flows.size(); ++i) {
-    Flow& flow = flows_[flows[i]];
-    if (rates[i] == flow.rate) continue;  // its end is unchanged
+    MessageFlow& flow = flows_[flows[i]];
+    if (rates[i] == flow.rate) continue;  // rate unchanged: the scheduled end event stays valid
     flow.left = std::max(0.0, flow.left - flow.rate * (at - flow.since));
     flow.since = at;
     flow.rate = rates[i];
-    push(at + flow.left / flow.rate, What::flow_over, flows[i], ++flow.version);
+    push(at + flow.left / flow.rate, EventKind::transfer_done, flows[i], ++flow.version);
   }
 }
 
@@ -249,24 +253,24 @@ double EventEngine::run() {
     if (tasks_[id].waiting == 0) ready(id, 0);
   while (!heap_.empty()) {
     std::pop_heap(heap_.begin(), heap_.end());
-    const Event event = heap_.back();
+    const EngineEvent event = heap_.back();
     heap_.pop_back();
-    if (event.what == What::flow_over && event.version != flows_[event.who].version) continue;
+    if (event.kind == EventKind::transfer_done && event.version != flows_[event.subject].version) continue;
     ++num_events_;
     now_ = event.at;
-    switch (event.what) {
-      case What::ended:
-        finish(event.who, event.at);
+    switch (event.kind) {
+      case EventKind::compute_done:
+        finish(event.subject, event.at);
         break;
-      case What::latency_over:
-        open_flow(event.who, event.at);
+      case EventKind::latency_done:
+        open_flow(event.subject, event.at);
         break;
-      case What::dispatch:
-        dispatch(event.who, event.at);
+      case EventKind::dispatch:
+        dispatch(event.subject, event.at);
         break;
-      case What::flow_over: {
-        const TaskId task = flows_[event.who].task;
-        close_flow(event.who, event.at);
+      case EventKind::transfer_done: {
+        const TaskId task = flows_[event.subject].task;
+        close_flow(event.subject, event.at);
         finish(task, event.at);
         break;
       }
@@ -275,8 +279,9 @@ double EventEngine::run() {
   if (finished_ < tasks_.size()) {
     TaskId stuck = 0;
     while (tasks_[stuck].end >= 0) ++stuck;
-    throw UsageError(fmt::format("dependency cycle: {} of {} tasks cannot run, for example task {}",
-                                 tasks_.size() - finished_, tasks_.size(), stuck));
+    throw UsageError(
+        fmt::format("event simulation: {} of {} tasks cannot run because of a dependency cycle, for example task {}",
+                    tasks_.size() - finished_, tasks_.size(), stuck));
   }
   return now_;
 }

@@ -1,11 +1,12 @@
-// Discrete-event engine: tasks with dependencies, streams that run one task at a time, links shared by messages.
+// Discrete-event engine: tasks with dependencies, streams that run one task at a time, and links that messages share.
 //
-// A task is compute (seconds on a stream), a message (α, then bytes over a route of links with max–min fair shares) or
-// a join without cost. A stream, such as a processor's kernel queue or one direction of a port, runs its tasks in the
-// order in which they were added; a task may be on several streams, as a message is on its sender's and its receiver's.
-// Tasks allocate memory of a place when they begin and free it when they end.
+// A task is a computation (seconds on a stream), a message or a join (takes no time). A message takes its latency α,
+// then sends its bytes over a route of links; concurrent messages share links at max–min fair rates. A stream is, for
+// example, a kernel queue or one direction of a network port. It runs its tasks in the order in which they were added.
+// A task may be on several streams: a message is on those of its sender and its receiver. A task may allocate memory
+// when it begins and free memory when it ends.
 //
-// Add everything, then run once. Times are doubles; sums of integers are exact.
+// Add all tasks, then call run() once. Times are doubles; sums of integers are exact.
 #pragma once
 
 #include <cstdint>
@@ -19,127 +20,133 @@ using TaskId = uint32_t;
 using StreamId = uint32_t;
 using LinkId = uint32_t;
 using RouteId = uint32_t;
-inline constexpr uint32_t kNone = UINT32_MAX;
+inline constexpr uint32_t kNoId = UINT32_MAX;
 
-struct TaskInterval {  // of one task, for timelines
+struct TaskInterval {  // the time interval in which one task ran, for timelines
   TaskId task = 0;
   double begin = 0, end = 0;
 };
 
 class EventEngine {
  public:
-  explicit EventEngine(bool keep_intervals = false) : keep_(keep_intervals) {}
+  explicit EventEngine(bool record_intervals = false) : record_intervals_(record_intervals) {}
   void reserve(size_t tasks);
 
-  StreamId add_stream() { return last_.push_back(kNone), busy_.push_back(0), static_cast<StreamId>(last_.size() - 1); }
+  StreamId add_stream() { return last_.push_back(kNoId), busy_.push_back(0), static_cast<StreamId>(last_.size() - 1); }
   LinkId add_link(double bytes_per_s);
-  // Links in any order, each once; none: infinitely fast.
+  // Adds a route over these links (in any order, each link once). An empty list has infinite bandwidth.
   RouteId add_route(std::vector<LinkId> links);
-  // Serves one ready task at a time: the one with the least priority value, ties by ready time.
+  // Adds a priority queue. It runs one task at a time: of the ready tasks, the one with the smallest priority value;
+  // among equal priorities, the one that became ready first.
   uint32_t add_queue() { return queues_.push_back({}), static_cast<uint32_t>(queues_.size() - 1); }
-  uint32_t add_place() { return places_.push_back({}), static_cast<uint32_t>(places_.size() - 1); }
+  uint32_t add_memory() { return meters_.push_back({}), static_cast<uint32_t>(meters_.size() - 1); }
 
   TaskId compute(StreamId stream, double seconds);
   TaskId message(StreamId out, StreamId in, RouteId route, double alpha_s, double bytes);
-  TaskId transfer(RouteId route, double alpha_s, double bytes);  // a message on no stream
+  TaskId transfer(RouteId route, double alpha_s, double bytes);  // a message that uses links but no stream
   TaskId queued(uint32_t queue, double seconds, int priority);
-  TaskId join();                            // no time, no stream
-  void on(TaskId task, StreamId stream);    // after the tasks already on it
-  void uses(TaskId task, StreamId stream);  // counts as its busy time, in any order
-  void after(TaskId task, TaskId before);
-  void takes(TaskId task, uint32_t place, double bytes);  // at its begin; of one place
-  void gives(TaskId task, uint32_t place, double bytes);  // at its end
+  TaskId join();                              // waits for its dependencies; takes no time, uses no stream
+  void run_on(TaskId task, StreamId stream);  // the task also runs on this stream, after the tasks already added to it
+  // adds the task to the busy time of the stream; the task does not wait for the stream
+  void count_busy(TaskId task, StreamId stream);
+  void add_dependency(TaskId task, TaskId before);
+  // memory that the task allocates when it begins; a task allocates from one meter only
+  void allocate(TaskId task, uint32_t meter, double bytes);
+  void free(TaskId task, uint32_t meter, double bytes);  // memory that the task frees when it ends
 
-  // UsageError for a dependency cycle.
+  // Runs all tasks and returns the end time in seconds. UsageError if the dependencies have a cycle.
   double run();
 
-  double end_of(TaskId task) const { return tasks_[task].end; }
-  double begin_of(TaskId task) const { return tasks_[task].begin; }
-  double busy_of(StreamId stream) const { return busy_[stream]; }
-  double peak_of(uint32_t place) const { return places_[place].peak; }
-  double carried_by(LinkId link) const { return links_[link].carried; }
-  double busy_link(LinkId link) const { return links_[link].busy; }
+  double end_time(TaskId task) const { return tasks_[task].end; }
+  double begin_time(TaskId task) const { return tasks_[task].begin; }
+  double busy_time(StreamId stream) const { return busy_[stream]; }
+  double peak_bytes_of(uint32_t meter) const { return meters_[meter].peak; }
+  double bytes_carried(LinkId link) const { return links_[link].carried; }
+  double link_busy_time(LinkId link) const { return links_[link].busy; }
   uint64_t num_events() const { return num_events_; }
   size_t num_tasks() const { return tasks_.size(); }
-  const std::vector<TaskInterval>& intervals() const { return intervals_; }  // by end time, if recorded
+  // Sorted by end time. Empty unless the engine was created with record_intervals.
+  const std::vector<TaskInterval>& intervals() const { return intervals_; }
 
  private:
   struct Task {
-    double seconds = 0;  // of compute; α of a message
+    double seconds = 0;  // seconds of a computation, or latency α of a message
     double bytes = 0;
     double begin = -1, end = -1;
-    uint32_t waiting = 0, first_edge = kNone, first_stream = kNone;
-    RouteId route = kNone;
-    uint32_t memory = kNone, queue = kNone;
+    uint32_t waiting = 0, first_edge = kNoId, first_stream = kNoId;
+    RouteId route = kNoId;
+    uint32_t memory = kNoId, queue = kNoId;
     int priority = 0;
   };
-  struct Waiting {
+  struct QueuedTask {
     int priority = 0;
     uint64_t order = 0;
     TaskId task = 0;
-    bool operator<(const Waiting& o) const { return priority != o.priority ? priority > o.priority : order > o.order; }
+    bool operator<(const QueuedTask& o) const {
+      return priority != o.priority ? priority > o.priority : order > o.order;
+    }
   };
-  struct Queue {
-    std::vector<Waiting> ready;  // a heap
+  struct PriorityQueue {
+    std::vector<QueuedTask> ready;  // tasks that can run, as a binary heap
     bool busy = false;
   };
-  struct Edge {
-    uint32_t to = 0, next = kNone;
+  struct GraphEdge {
+    uint32_t to = 0, next = kNoId;
   };
-  struct Memory {
-    uint32_t take_place = kNone, give_place = kNone;
-    double take = 0, give = 0;
+  struct TaskMemory {
+    uint32_t alloc_meter = kNoId, free_meter = kNoId;
+    double alloc_bytes = 0, free_bytes = 0;
   };
-  struct Place {
+  struct MemoryMeter {
     double now = 0, peak = 0;
   };
-  struct Flow {
+  struct MessageFlow {
     TaskId task = 0;
     double left = 0, rate = 0, since = 0;
     uint32_t version = 0;
     bool active = false;
-    uint64_t mark = 0;
+    uint64_t visit = 0;
   };
-  struct Link {
+  struct LinkLoad {
     double capacity = 0, carried = 0, busy = 0, since = 0;
-    std::vector<uint32_t> flows;  // active flows
-    uint64_t mark = 0;
+    std::vector<uint32_t> flows;  // flows that use the link now
+    uint64_t visit = 0;
   };
-  enum class What : uint8_t { ended, latency_over, flow_over, dispatch };
-  struct Event {
+  enum class EventKind : uint8_t { compute_done, latency_done, transfer_done, dispatch };
+  struct EngineEvent {
     double at = 0;
-    uint64_t order = 0;  // breaks ties by creation
-    uint32_t who = 0, version = 0;
-    What what = What::ended;
-    bool operator<(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
+    uint64_t order = 0;  // number of the event; orders events of the same time
+    uint32_t subject = 0, version = 0;
+    EventKind kind = EventKind::compute_done;
+    bool operator<(const EngineEvent& other) const { return at != other.at ? at > other.at : order > other.order; }
   };
 
   TaskId add(double seconds, double bytes, RouteId route);
-  Memory& memory_of(TaskId task);
-  void push(double at, What what, uint32_t who, uint32_t version = 0);
+  TaskMemory& memory_for(TaskId task);
+  void push(double at, EventKind kind, uint32_t subject, uint32_t version = 0);
   void ready(TaskId task, double at);
   void begin(TaskId task, double at);
   void dispatch(uint32_t queue, double at);
   void finish(TaskId task, double at);
   void open_flow(TaskId task, double at);
   void close_flow(uint32_t flow, double at);
-  void share(std::span<const LinkId> from, double at);
+  void update_rates(std::span<const LinkId> from, double at);
 
-  const bool keep_;
+  const bool record_intervals_;
   std::vector<Task> tasks_;
-  std::vector<Edge> edges_, on_streams_;  // on_streams_: `to` is a stream
-  std::vector<TaskId> last_;              // by stream: the last added task
-  std::vector<double> busy_;              // by stream
+  std::vector<GraphEdge> edges_, on_streams_;  // edges_: task → dependent task; on_streams_: task → stream
+  std::vector<TaskId> last_;                   // last task added to each stream
+  std::vector<double> busy_;                   // busy seconds of each stream
   std::vector<std::vector<LinkId>> routes_;
-  std::vector<Link> links_;
-  std::vector<Flow> flows_;
-  std::vector<uint32_t> spare_flows_;
-  std::vector<Memory> memories_;
-  std::vector<Place> places_;
-  std::vector<Queue> queues_;
-  std::vector<Event> heap_;
+  std::vector<LinkLoad> links_;
+  std::vector<MessageFlow> flows_;
+  std::vector<uint32_t> free_flows_;
+  std::vector<TaskMemory> memories_;
+  std::vector<MemoryMeter> meters_;
+  std::vector<PriorityQueue> queues_;
+  std::vector<EngineEvent> heap_;
   std::vector<TaskInterval> intervals_;
-  uint64_t order_ = 0, num_events_ = 0, mark_ = 0;
+  uint64_t order_ = 0, num_events_ = 0, visit_ = 0;
   size_t finished_ = 0;
   double now_ = 0;
 };

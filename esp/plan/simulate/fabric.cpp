@@ -8,10 +8,11 @@ namespace esp::plan {
 namespace {
 
 double rate(const LinkSpec& link) {
-  return std::max(1e-9, link.bandwidth * link.efficiency);  // a missing tier carries nothing
+  // a missing bandwidth becomes a rate near 0, because a link needs a rate > 0
+  return std::max(1e-9, link.bandwidth * link.efficiency);
 }
 
-// A hop of x bytes takes α + (x + half) / rate.
+// Latency of a hop including the loss of short messages: a hop of x bytes takes α + (x + half_bytes) / rate.
 double alpha(const LinkSpec& link) {
   return link.latency + link.half_bytes / rate(link);
 }
@@ -51,7 +52,7 @@ LinkId Fabric::spine(int leaf, bool up, int from, int to) {
   return uplinks_[{key, number}] = engine_.add_link(capacity);
 }
 
-CollectivePorts::Way Fabric::way(int from, int to) {
+CollectivePorts::LinkPath Fabric::path(int from, int to) {
   const auto a = static_cast<size_t>(from), b = static_cast<size_t>(to);
   const bool near = from / cluster_.domain == to / cluster_.domain;
   const double wait = alpha(near ? cluster_.inside : cluster_.across);
@@ -75,14 +76,14 @@ CollectivePorts Fabric::ports_of(const std::vector<int>& members) {
     ports.out.push_back(out_[static_cast<size_t>(member)]);
     ports.in.push_back(in_[static_cast<size_t>(member)]);
   }
-  ports.way = [this, members](int from, int to) {
-    return way(members[static_cast<size_t>(from)], members[static_cast<size_t>(to)]);
+  ports.path = [this, members](int from, int to) {
+    return path(members[static_cast<size_t>(from)], members[static_cast<size_t>(to)]);
   };
   return ports;
 }
 
 double Fabric::busy_out(int processor, bool across) const {
-  return engine_.busy_link((across ? across_out_ : inside_out_)[static_cast<size_t>(processor)]);
+  return engine_.link_busy_time((across ? across_out_ : inside_out_)[static_cast<size_t>(processor)]);
 }
 
 }  // namespace esp::plan

@@ -1,9 +1,9 @@
-// Fabric: a cluster's links in the engine: a port in and out of every processor for either tier, and in a two-tier
-// network each leaf's share of the spine.
+// Fabric: the links of a cluster in the event engine. Every processor has an input port and an output port for each
+// tier. In a two-tier network, the nodes of a leaf share its uplinks to the spine.
 //
-// Leaf–spine: the processors of `leaf_nodes` nodes share uplinks of 1/oversubscription of their ports. By default
-// traffic spreads evenly over them (one wide link); with `hashed`, each pair of processors uses one uplink of a port's
-// rate, selected by hash (ECMP), and pairs on the same uplink share it.
+// Leaf–spine: the uplinks of `leaf_nodes` nodes have 1/oversubscription of the bandwidth of the nodes' ports. By
+// default traffic spreads evenly over the uplinks (modelled as one wide link). With `hashed`, a hash assigns each pair
+// of processors to one uplink with the rate of a port (ECMP); pairs on the same uplink share it.
 #pragma once
 
 #include <map>
@@ -20,15 +20,15 @@ struct FabricOptions {
 
 class Fabric {
  public:
-  // Ports of the first `processors` of the cluster. Both outlive it.
+  // Adds the ports of the cluster's first `processors` processors. The engine and the cluster must outlive the Fabric.
   Fabric(EventEngine& engine, const Cluster& cluster, int processors, const FabricOptions& options = {});
 
-  CollectivePorts::Way way(int from, int to);
+  CollectivePorts::LinkPath path(int from, int to);
   int node_of(int processor) const { return processor / cluster_.per_node; }
   int leaf_of(int processor) const;
-  // The ports of a group of processors, for add_collective.
+  // The ports of a group of processors, as add_collective() needs them.
   CollectivePorts ports_of(const std::vector<int>& members);
-  // Of one processor's tier: the time during which anything was on it.
+  // Seconds in which this processor's output port of the tier sent data.
   double busy_out(int processor, bool across) const;
 
  private:
@@ -39,7 +39,8 @@ class Fabric {
   const FabricOptions options_;
   std::vector<LinkId> inside_out_, inside_in_, across_out_, across_in_;
   std::vector<StreamId> out_, in_;
-  std::map<std::pair<int, int>, LinkId> uplinks_;  // by leaf and number; down links have negative leaves
+  // key: (leaf, number of the uplink); downlinks have negative leaf numbers
+  std::map<std::pair<int, int>, LinkId> uplinks_;
   std::map<std::pair<int, int>, RouteId> routes_;
 };
 

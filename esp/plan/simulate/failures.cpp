@@ -4,15 +4,20 @@
 #include <cmath>
 #include <limits>
 
+#include <fmt/format.h>
+
+#include "esp/base/error.h"
 #include "esp/base/rng.h"
 
 namespace esp::plan {
 namespace {
 
-class Failures {
+constexpr double kMaxFailures = 1e7;  // a job that fails more often makes no progress worth simulating
+
+class FailureProcess {
  public:
-  Failures(double mtbf_s, uint64_t seed) : mtbf_s_(mtbf_s), seed_(seed) {}
-  // Seconds to the next failure: memoryless, so it may be drawn at any time.
+  FailureProcess(double mtbf_s, uint64_t seed) : mtbf_s_(mtbf_s), seed_(seed) {}
+  // Random seconds to the next failure. Failures are memoryless, so a new time may be drawn at any moment.
   double next() {
     if (mtbf_s_ <= 0) return std::numeric_limits<double>::infinity();
     const double u = (static_cast<double>(random_bits(seed_, 0x6661696c, drawn_++) >> 11) + 0.5) * 0x1p-53;
@@ -44,10 +49,10 @@ double expected_goodput(const FailureModel& model, double interval_s) {
   return interval_s / (m * std::exp(model.restart_s / m) * std::expm1((interval_s + model.checkpoint_s) / m));
 }
 
-Goodput drawn_goodput(const FailureModel& model, double interval_s, double work_s, uint64_t seed) {
-  Failures failures(model.mtbf_s, seed);
+Goodput simulate_goodput(const FailureModel& model, double interval_s, double work_s, uint64_t seed) {
+  FailureProcess failures(model.mtbf_s, seed);
   double kept = 0, writing = 0, lost = 0, restarting = 0, num_failures = 0;
-  double left = failures.next();  // until the next failure
+  double left = failures.next();  // seconds until the next failure
   while (kept < work_s) {
     const double work = std::min(interval_s, work_s - kept), whole = work + model.checkpoint_s;
     if (left >= whole) {
@@ -58,7 +63,12 @@ Goodput drawn_goodput(const FailureModel& model, double interval_s, double work_
     }
     lost += left;
     for (bool up = false; !up;) {
-      ++num_failures;
+      if (++num_failures > kMaxFailures)
+        throw UsageError(
+            fmt::format("failures: got a mean time of {:g} s between failures of the job, restarts of {:g} s and a "
+                        "checkpoint every {:g} s; the job makes almost no progress. Use a longer --mtbf, a shorter "
+                        "--restart-s or a shorter checkpoint interval",
+                        model.mtbf_s, model.restart_s, interval_s));
       left = failures.next();
       up = left >= model.restart_s;
       restarting += up ? model.restart_s : left;

@@ -8,7 +8,7 @@ namespace esp::plan {
 std::vector<double> max_min_rates(std::span<const std::vector<uint32_t>> routes, std::span<const double> capacities) {
   std::vector<double> rates(routes.size(), std::numeric_limits<double>::infinity());
   std::vector<double> left(capacities.begin(), capacities.end());
-  std::vector<uint32_t> open(capacities.size(), 0);  // unfrozen flows of a link
+  std::vector<uint32_t> open(capacities.size(), 0);  // for each link: number of flows whose rate is not fixed yet
   std::vector<bool> settled(routes.size(), false);
   size_t growing = 0;
   for (size_t i = 0; i < routes.size(); ++i) {
@@ -20,7 +20,7 @@ std::vector<double> max_min_rates(std::span<const std::vector<uint32_t>> routes,
     for (const uint32_t link : routes[i]) ++open[link];
   }
   while (growing > 0) {
-    // The link that fills first, and the share of each of its flows.
+    // The next link that becomes full, and the rate that each of its flows gets.
     double least = std::numeric_limits<double>::infinity();
     size_t tightest = 0;
     for (size_t link = 0; link < left.size(); ++link) {

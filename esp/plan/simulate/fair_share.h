@@ -1,5 +1,6 @@
-// Max–min fair shares of links: no flow can get more without taking from one that has no more. Progressive filling: all
-// flows grow at one pace; a full link freezes its flows; the others continue.
+// Max–min fair rates: a flow can only get more if another flow with no more than it gets less. Computed by progressive
+// filling: all flows grow at the same rate; a link that becomes full fixes the rates of its flows; the other flows
+// continue to grow.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace esp::plan {
 
-// Rates of flows; `routes[i]` are the links of flow i (each once), `capacities` by link. A flow without links gets
-// infinity.
+// Returns the rate of each flow. `routes[i]`: the links of flow i, each once; a flow without links gets an infinite
+// rate. `capacities`: one per link.
 std::vector<double> max_min_rates(std::span<const std::vector<uint32_t>> routes, std::span<const double> capacities);
 
 }  // namespace esp::plan

@@ -15,19 +15,21 @@ namespace {
 using parallel::ActionKind;
 using parallel::PipelineAction;
 
-// Builds a stage's list: the next micro-batch of a chunk each time. Micro-batches beyond the last are omitted, so one
-// pattern serves any number of micro-batches.
-class List {
+// Builds the list of actions of a stage. Each call adds the next micro-batch of one kind of action and one chunk.
+// Micro-batches beyond the last are omitted, so one pattern serves any number of micro-batches.
+class ActionListBuilder {
  public:
-  List(int first, int second) : most_{first, second} {}
+  ActionListBuilder(int first, int second) : num_micro_batches_{first, second} {}
   void forward(int chunk) { add(ActionKind::forward, chunk); }
-  void backward(int chunk) { add(ActionKind::backward, chunk), owed_.push_back(chunk); }
+  void backward(int chunk) { add(ActionKind::backward, chunk), pending_weights_.push_back(chunk); }
   void weights(int chunk) {
-    owed_.erase(std::find(owed_.begin(), owed_.end(), chunk));
+    pending_weights_.erase(std::find(pending_weights_.begin(), pending_weights_.end(), chunk));
     add(ActionKind::weights, chunk);
   }
-  void oldest_weights() { weights(owed_.front()); }
-  bool owes(int chunk) const { return std::find(owed_.begin(), owed_.end(), chunk) != owed_.end(); }
+  void oldest_pending_weights() { weights(pending_weights_.front()); }
+  bool has_pending_weights(int chunk) const {
+    return std::find(pending_weights_.begin(), pending_weights_.end(), chunk) != pending_weights_.end();
+  }
   int num_forward(int chunk) const { return next_[0][at(chunk)]; }
   std::vector<PipelineAction> take() { return std::move(actions_); }
 
@@ -35,17 +37,17 @@ class List {
   static size_t at(int chunk) { return static_cast<size_t>(chunk); }
   void add(ActionKind kind, int chunk) {
     const int micro_batch = next_[static_cast<size_t>(kind)][at(chunk)]++;
-    if (micro_batch < most_[at(chunk)]) actions_.push_back({kind, chunk, micro_batch});
+    if (micro_batch < num_micro_batches_[at(chunk)]) actions_.push_back({kind, chunk, micro_batch});
   }
-  std::array<int, 2> most_;
-  std::array<std::array<int, 2>, 3> next_{};  // by kind and chunk
-  std::deque<int> owed_;                      // chunks with pending weight gradients, oldest first
+  std::array<int, 2> num_micro_batches_;
+  std::array<std::array<int, 2>, 3> next_{};  // [kind][chunk]: next micro-batch
+  std::deque<int> pending_weights_;  // chunk of each weight gradient that is still to be computed, oldest first
   std::vector<PipelineAction> actions_;
 };
 
-// Stage k begins with 2(P − k) − 1 forwards and delays 2k weight gradients.
-std::vector<PipelineAction> twice_warmed_up(int P, int m, int k) {
-  List list(m, 0);
+// ZB-2P: stage k of P stages begins with 2(P − k) − 1 forwards and delays 2k weight gradients.
+std::vector<PipelineAction> zb_2p_actions(int P, int m, int k) {
+  ActionListBuilder list(m, 0);
   const int warm_up = std::min(m, 2 * (P - k) - 1);
   for (int i = 0; i < warm_up; ++i) list.forward(0);
   for (int i = 0; i < m; ++i) {
@@ -53,14 +55,15 @@ std::vector<PipelineAction> twice_warmed_up(int P, int m, int k) {
     if (i >= 2 * k) list.weights(0);
     if (warm_up + i < m) list.forward(0);
   }
-  while (list.owes(0)) list.weights(0);
+  while (list.has_pending_weights(0)) list.weights(0);
   return list.take();
 }
 
-// ZB-V: as many forwards as reach the stage before the first returns, then one of each kind and chunk in turn.
-std::vector<PipelineAction> v_without_bubble(int P, int m, int k) {
+// ZB-V: a stage runs forwards until its first backward can start. Then it alternates forward, input gradient and weight
+// gradient of both chunks.
+std::vector<PipelineAction> zb_v_actions(int P, int m, int k) {
   const int n = std::max(2 * P - 1, m);
-  List list(m, m);
+  ActionListBuilder list(m, m);
   for (int i = 0; i < 2 * (P - k) - 1; ++i) list.forward(0);
   for (int i = 0; i < k; ++i) list.forward(1), list.forward(0);
   for (int i = 0; i < P - k; ++i) list.forward(1), list.backward(1), list.weights(1);
@@ -72,17 +75,19 @@ std::vector<PipelineAction> v_without_bubble(int P, int m, int k) {
   for (int i = 0; i < k; ++i) list.backward(0), list.backward(1);
   for (int i = 0; i < P - k; ++i) list.backward(0), list.weights(0);
   for (const int chunk : {1, 0})
-    while (list.owes(chunk)) list.weights(chunk);
+    while (list.has_pending_weights(chunk)) list.weights(chunk);
   return list.take();
 }
 
-// A block of six units, one for each kind and chunk, repeated for every micro-batch. `down` and `up` are units from a
-// stage to the next on the way down and up the V: their sum determines a stage's memory.
-struct Block {
+// V-Half and V-Min: a pattern of six time units repeats for every micro-batch. Each unit is one kind of action of one
+// chunk (forward, input gradient, weight gradient; two chunks). `down` and `up`: time units from one stage to the next
+// on the way down and up the V; their sum determines the memory of a stage.
+struct RepeatingBlock {
   int down = 1, up = 1;
-  int turn = 0, loss = 0, back = 0;  // units inserted at the foot, at the top and at the foot again
+  // idle time units at the turn from down to up, at the loss, and at the turn in backward
+  int turn = 0, loss = 0, back = 0;
 
-  // Start times of micro-batch 0's forwards and backwards on stage k: F0 F1 B1 B0.
+  // Start times on stage k of micro-batch 0: forward of chunks 0 and 1, backward of chunks 1 and 0.
   std::array<int, 4> starts(int P, int k) const {
     const int foot = down * (P - 1) + 1 + turn, top = foot + up * (P - 1) + 1 + loss;
     const int again = top + down * (P - 1) + 1 + back;
@@ -98,77 +103,82 @@ struct Block {
   }
 };
 
-Block fitting_block(int down, int up, int P) {
+RepeatingBlock fitting_block(int down, int up, int P) {
   for (int more = 0; more <= 15; ++more)
     for (int turn = 0; turn <= std::min(5, more); ++turn)
       for (int loss = 0; turn + loss <= more && loss <= 5; ++loss) {
-        const Block block{down, up, turn, loss, more - turn - loss};
+        const RepeatingBlock block{down, up, turn, loss, more - turn - loss};
         if (block.back <= 5 && !block.collides(P)) return block;
       }
-  throw UsageError(fmt::format("no repeating block for {} stages. Use zb-v, which supports any number", P));
+  throw UsageError(
+      fmt::format("schedules v-half and v-min: got {} stages, for which no repeating block exists. "
+                  "Use zb-v, which supports any number",
+                  P));
 }
 
-std::vector<PipelineAction> v_by_blocks(const Block& block, int P, int m, int k) {
+std::vector<PipelineAction> v_block_actions(const RepeatingBlock& block, int P, int m, int k) {
   const std::array<int, 4> starts = block.starts(P, k);
   std::array<bool, 6> taken{};
   for (const int start : starts) taken[static_cast<size_t>(start % 6)] = true;
-  // Weight gradients in the two remaining units, each after its backward.
+  // The pattern has two free time units. The weight gradient of each chunk is computed in one of them, after the
+  // backward of that chunk.
   const auto next_free = [&](int from) {
     while (taken[static_cast<size_t>(from % 6)]) ++from;
     taken[static_cast<size_t>(from % 6)] = true;
     return from;
   };
-  struct Timed {
+  struct SlottedAction {
     int at;
     PipelineAction action;
   };
   const int second = next_free(starts[2] + 1), first = next_free(starts[3] + 1);
-  const Timed one[] = {{starts[0], {ActionKind::forward, 0, 0}},  {starts[1], {ActionKind::forward, 1, 0}},
-                       {starts[2], {ActionKind::backward, 1, 0}}, {starts[3], {ActionKind::backward, 0, 0}},
-                       {second, {ActionKind::weights, 1, 0}},     {first, {ActionKind::weights, 0, 0}}};
-  std::vector<Timed> all;
+  const SlottedAction one[] = {{starts[0], {ActionKind::forward, 0, 0}},  {starts[1], {ActionKind::forward, 1, 0}},
+                               {starts[2], {ActionKind::backward, 1, 0}}, {starts[3], {ActionKind::backward, 0, 0}},
+                               {second, {ActionKind::weights, 1, 0}},     {first, {ActionKind::weights, 0, 0}}};
+  std::vector<SlottedAction> all;
   for (int i = 0; i < m; ++i)
-    for (Timed timed : one) {
+    for (SlottedAction timed : one) {
       timed.at += 6 * i;
       timed.action.micro_batch = i;
       all.push_back(timed);
     }
-  std::sort(all.begin(), all.end(), [](const Timed& a, const Timed& b) { return a.at < b.at; });
+  std::sort(all.begin(), all.end(), [](const SlottedAction& a, const SlottedAction& b) { return a.at < b.at; });
   std::vector<PipelineAction> actions;
-  for (const Timed& timed : all) actions.push_back(timed.action);
+  for (const SlottedAction& timed : all) actions.push_back(timed.action);
   return actions;
 }
 
-// DualPipe: `near` is the direction that begins at this end, with r stages before this one.
-std::vector<PipelineAction> both_ways(int P, int first, int second, int k) {
+// DualPipe: micro-batches enter the pipeline at both ends. `near`: the direction that enters at the end nearest to this
+// stage; `far`: the other direction. r: number of stages between the nearest end and this stage.
+std::vector<PipelineAction> dualpipe_actions(int P, int first, int second, int k) {
   const int half = P / 2, r = std::min(k, P - 1 - k), near = k < half ? 0 : 1, far = 1 - near;
   const int n = std::max({P, first, second}), inner = half - r - 1, outer = r + 1;
-  List list(first, second);
+  ActionListBuilder list(first, second);
   const auto whole = [&](int chunk) { list.backward(chunk), list.weights(chunk); };
   for (int i = 0; i < 2 * inner; ++i) list.forward(near);
   for (int i = 0; i < outer; ++i) list.forward(near), list.forward(far);
   for (int i = 0; i < inner; ++i) list.backward(far), list.weights(far), list.forward(far);
   for (int i = 0; i < n - P + outer; ++i) list.forward(near), whole(far), list.forward(far), whole(near);
   for (int i = 0; i < inner; ++i) whole(far), list.forward(far), whole(near);
-  // The later half of these delay their weight gradients to the end.
+  // The first half of these backwards computes its weight gradients at once; the second half computes them at the end.
   for (int i = 0; i < 2 * outer; ++i) {
     const int chunk = i % 2 == 0 ? far : near;
     list.backward(chunk);
     if (i < outer) list.weights(chunk);
   }
-  for (int i = 0; i < inner; ++i) list.oldest_weights(), list.backward(near);
-  for (int i = 0; i < outer; ++i) list.oldest_weights();
+  for (int i = 0; i < inner; ++i) list.oldest_pending_weights(), list.backward(near);
+  for (int i = 0; i < outer; ++i) list.oldest_pending_weights();
   return list.take();
 }
 
 template <typename Actions>
-StepSchedule made(const Policy& policy, int chunks, int micro_batches, PiecePlacement placement, bool together,
-                  Actions&& actions) {
+StepSchedule build_schedule(const Policy& policy, int chunks, int micro_batches, PiecePlacement placement,
+                            bool synchronised, Actions&& actions) {
   StepSchedule result;
   result.schedule = {policy.schedule, {policy.pp, chunks, micro_batches}, parallel::Backward::split, {}};
   for (int stage = 0; stage < policy.pp; ++stage) result.schedule.stages.push_back(actions(stage));
   result.placement = placement;
-  result.together = together;
+  result.synchronised = synchronised;
   return result;
 }
 
@@ -179,34 +189,36 @@ StepSchedule step_schedule(const Policy& policy) {
   const int P = policy.pp, m = static_cast<int>(std::max<int64_t>(1, policy.num_micro_batches()));
   if (P == 1) return {parallel::make_schedule("1f1b", {1, 1, m})};
   if (name == "zb-2p" || name == "zb-h2")
-    return made(policy, 1, m, PiecePlacement::round, false, [&](int k) { return twice_warmed_up(P, m, k); });
+    return build_schedule(policy, 1, m, PiecePlacement::cyclic, false, [&](int k) { return zb_2p_actions(P, m, k); });
   if (name == "zb-v" || name == "v-zb")
-    return made(policy, 2, m, PiecePlacement::folded, false, [&](int k) { return v_without_bubble(P, m, k); });
+    return build_schedule(policy, 2, m, PiecePlacement::folded, false, [&](int k) { return zb_v_actions(P, m, k); });
   if (name == "v-half" || name == "v-min") {
-    const Block block = fitting_block(name == "v-half" ? 2 : 1, 1, P);
-    return made(policy, 2, m, PiecePlacement::folded, false, [&](int k) { return v_by_blocks(block, P, m, k); });
+    const RepeatingBlock block = fitting_block(name == "v-half" ? 2 : 1, 1, P);
+    return build_schedule(policy, 2, m, PiecePlacement::folded, false,
+                          [&](int k) { return v_block_actions(block, P, m, k); });
   }
   if (name == "dualpipe") {
     if (P % 2 != 0)
       throw UsageError(
           fmt::format("schedule dualpipe: got {} stages; expected an even number. Try {} or {}", P, P - 1, P + 1));
     const int first = (m + 1) / 2, second = m / 2;
-    return made(policy, 2, first, PiecePlacement::both, true, [&](int k) { return both_ways(P, first, second, k); });
+    return build_schedule(policy, 2, first, PiecePlacement::bidirectional, true,
+                          [&](int k) { return dualpipe_actions(P, first, second, k); });
   }
   return {parallel::make_schedule(name == "zb-1p" ? "zb-h1" : name, {P, policy.interleave, m})};
 }
 
 int piece_at(PiecePlacement placement, const parallel::ScheduleShape& shape, int stage, int chunk) {
-  if (placement == PiecePlacement::round || chunk == 0) return chunk * shape.stages + stage;
+  if (placement == PiecePlacement::cyclic || chunk == 0) return chunk * shape.stages + stage;
   return (placement == PiecePlacement::folded ? 2 : 1) * shape.stages - 1 - stage;
 }
 
-std::optional<parallel::StageChunk> goes_to(PiecePlacement placement, const parallel::ScheduleShape& shape, int stage,
-                                            const PipelineAction& action) {
-  if (placement == PiecePlacement::round) return parallel::destination_of(shape, stage, action);
+std::optional<parallel::StageChunk> consumer_of(PiecePlacement placement, const parallel::ScheduleShape& shape,
+                                                int stage, const PipelineAction& action) {
+  if (placement == PiecePlacement::cyclic) return parallel::destination_of(shape, stage, action);
   if (action.kind == ActionKind::weights) return std::nullopt;
   const int P = shape.stages, by = action.kind == ActionKind::forward ? 1 : -1;
-  if (placement == PiecePlacement::both) {
+  if (placement == PiecePlacement::bidirectional) {
     const int to = action.chunk == 0 ? stage + by : stage - by;
     if (to < 0 || to >= P) return std::nullopt;
     return parallel::StageChunk{to, action.chunk};

@@ -24,13 +24,13 @@ Policy pipeline(const char* schedule, int stages, int micro_batches) {
   return policy;
 }
 
-// Equal stages with given times of forward, input gradient and weight gradient.
+// Input with equal stages, each with the given times of forward, input gradient and weight gradient.
 StepInput input_of(const Policy& policy, const StageTime& stage) {
   StepInput input;
   StepSchedule actions = step_schedule(policy);
   input.schedule = std::move(actions.schedule);
   input.placement = actions.placement;
-  input.together = actions.together;
+  input.synchronised = actions.synchronised;
   const int parts = input.placement == PiecePlacement::folded ? 2 : 1;
   input.pieces.assign(static_cast<size_t>(policy.pp * parts),
                       {stage.forward / parts, stage.backward / parts, stage.weights / parts, 0});
@@ -38,16 +38,17 @@ StepInput input_of(const Policy& policy, const StageTime& stage) {
   return input;
 }
 
-TEST(StepSchedules, HaveEveryActionOnceAndInOrder) {
+TEST(StepSchedules, ContainEveryActionOnceAndInOrder) {
   for (const char* name : kSchedules)
     for (const int stages : {2, 4, 6, 8})
       for (const int micro_batches : {1, 3, 8, 24}) {
-        const StepSchedule made = step_schedule(pipeline(name, stages, micro_batches));
-        const int per_stage = made.placement == PiecePlacement::folded ? 2 : 1;
-        for (const auto& actions : made.schedule.stages) {
+        const StepSchedule step = step_schedule(pipeline(name, stages, micro_batches));
+        const int per_stage = step.placement == PiecePlacement::folded ? 2 : 1;
+        for (const auto& actions : step.schedule.stages) {
           EXPECT_EQ(actions.size(), static_cast<size_t>(3 * per_stage * micro_batches)) << name << " " << stages;
           std::map<std::pair<ActionKind, int>, int> next;
-          std::map<std::tuple<int, int>, int> done;  // by chunk and micro-batch: number of F, B, W done
+          // [chunk, micro-batch]: number of its actions (forward, backward, weights) done so far
+          std::map<std::tuple<int, int>, int> done;
           for (const auto& action : actions) {
             EXPECT_EQ(action.micro_batch, (next[{action.kind, action.chunk}]++)) << name;
             EXPECT_EQ((done[{action.chunk, action.micro_batch}]++), static_cast<int>(action.kind)) << name;
@@ -56,26 +57,27 @@ TEST(StepSchedules, HaveEveryActionOnceAndInOrder) {
       }
 }
 
-TEST(StepSchedules, VisitTheWholeModelAndBack) {
+TEST(StepSchedules, MicroBatchPassesEveryModelChunkForwardAndBackward) {
   for (const char* name : {"zb-v", "dualpipe"}) {
-    const StepSchedule made = step_schedule(pipeline(name, 4, 8));
+    const StepSchedule step = step_schedule(pipeline(name, 4, 8));
     for (const int chunk : {0, 1}) {
-      if (made.placement == PiecePlacement::folded && chunk == 1) continue;
+      if (step.placement == PiecePlacement::folded && chunk == 1) continue;
       parallel::StageChunk at{chunk == 0 ? 0 : 3, chunk};
-      std::vector<int> pieces = {piece_at(made.placement, made.schedule.shape, at.stage, at.chunk)};
+      std::vector<int> pieces = {piece_at(step.placement, step.schedule.shape, at.stage, at.chunk)};
       while (const auto to =
-                 goes_to(made.placement, made.schedule.shape, at.stage, {ActionKind::forward, at.chunk, 0})) {
-        EXPECT_EQ(goes_to(made.placement, made.schedule.shape, to->stage, {ActionKind::backward, to->chunk, 0}), at);
+                 consumer_of(step.placement, step.schedule.shape, at.stage, {ActionKind::forward, at.chunk, 0})) {
+        EXPECT_EQ(consumer_of(step.placement, step.schedule.shape, to->stage, {ActionKind::backward, to->chunk, 0}),
+                  at);
         at = *to;
-        pieces.push_back(piece_at(made.placement, made.schedule.shape, at.stage, at.chunk));
+        pieces.push_back(piece_at(step.placement, step.schedule.shape, at.stage, at.chunk));
       }
       for (size_t i = 0; i < pieces.size(); ++i) EXPECT_EQ(pieces[i], static_cast<int>(i)) << name;
-      EXPECT_EQ(pieces.size(), made.placement == PiecePlacement::folded ? 8u : 4u);
+      EXPECT_EQ(pieces.size(), step.placement == PiecePlacement::folded ? 8u : 4u);
     }
   }
 }
 
-// Forward, input gradient and weight gradient of one length: no idle time once the pipeline is full.
+// If forward, input gradient and weight gradient take equal time, no stage is idle once the pipeline is full.
 TEST(StepSchedules, ZeroBubbleSchedulesHaveNoBubble) {
   for (const char* name : {"zb-2p", "zb-v"})
     for (const int stages : {2, 4, 8}) {
@@ -85,7 +87,7 @@ TEST(StepSchedules, ZeroBubbleSchedulesHaveNoBubble) {
     }
 }
 
-TEST(StepSchedules, HaveTheBubbleOfTheFormulas) {
+TEST(StepSchedules, BubbleMatchesFormulas) {
   const StageTime stage{4, 5, 3, 0};
   for (const int stages : {4, 8}) {
     const int m = 4 * stages;
@@ -100,8 +102,8 @@ TEST(StepSchedules, HaveTheBubbleOfTheFormulas) {
   }
 }
 
-// Blocks have equal units: where forward and the two gradients differ, units wait for the longest.
-TEST(StepSchedules, BlockSchedulesHaveHalfAndTwoThirdsOfThePlainBubble) {
+// All time units of a block are equal, so shorter actions wait for the longest one.
+TEST(StepSchedules, VHalfAndVMinReduceBubbleOf1F1B) {
   const StageTime stage{4, 4, 4, 0};
   for (const int stages : {4, 8}) {
     const int m = 4 * stages;
@@ -115,16 +117,16 @@ TEST(StepSchedules, BlockSchedulesHaveHalfAndTwoThirdsOfThePlainBubble) {
   }
 }
 
-TEST(StepSchedules, HoldTheDocumentedActivations) {
+TEST(StepSchedules, PeakActivationsMatchDocumentedCounts) {
   const auto most = [](const char* name, int stages, int m) {
-    const StepSchedule made = step_schedule(pipeline(name, stages, m));
+    const StepSchedule step = step_schedule(pipeline(name, stages, m));
     int live = 0;
-    for (int k = 0; k < stages; ++k) live = std::max(live, parallel::peak_live(made.schedule, k));
+    for (int k = 0; k < stages; ++k) live = std::max(live, parallel::peak_live(step.schedule, k));
     return live;
   };
   const int P = 8, m = 32;
   EXPECT_EQ(most("zb-2p", P, m), 2 * P - 1);
-  EXPECT_EQ(most("zb-v", P, m), 2 * P);  // of chunks of half a stage
+  EXPECT_EQ(most("zb-v", P, m), 2 * P);  // counted in chunks; a chunk is half of a stage
   EXPECT_LE(most("v-half", P, m), P + 3);
   EXPECT_LE(most("v-min", P, m), 2 * P / 3 + 4);
   EXPECT_LE(most("dualpipe", P, m), P + 1);

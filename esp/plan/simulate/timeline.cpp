@@ -16,17 +16,17 @@ constexpr const char* kCategories[] = {"compute", "communication", "communicatio
 
 }  // namespace
 
-void StepTimeline::add_row(int copy, int stage) {
-  if (on_) devices_.emplace(std::pair(copy, stage), devices_.size());
+void StepTimeline::add_row(int replica, int stage) {
+  if (enabled_) devices_.emplace(std::pair(replica, stage), devices_.size());
 }
 
-void StepTimeline::name(TaskId task, int copy, int stage, TimelineRow row, const char* what) {
-  if (on_) labels_[task] = {devices_.at({copy, stage}), row, what};
+void StepTimeline::name(TaskId task, int replica, int stage, TimelineRow row, const char* what) {
+  if (enabled_) labels_[task] = {devices_.at({replica, stage}), row, what};
 }
 
-void StepTimeline::name(TaskId task, int copy, int stage, TimelineRow row, const parallel::PipelineAction& action,
+void StepTimeline::name(TaskId task, int replica, int stage, TimelineRow row, const parallel::PipelineAction& action,
                         int num_chunks) {
-  if (on_) labels_[task] = {devices_.at({copy, stage}), row, parallel::name_of(action, num_chunks)};
+  if (enabled_) labels_[task] = {devices_.at({replica, stage}), row, parallel::name_of(action, num_chunks)};
 }
 
 Json StepTimeline::trace(const EventEngine& engine) const {
@@ -43,7 +43,7 @@ Json StepTimeline::trace(const EventEngine& engine) const {
     rows[label->second.device * std::size(kRows) + row].push_back(record);
   }
   std::vector<Json> traces;
-  for (const auto& [who, device] : devices_) {
+  for (const auto& [key, device] : devices_) {
     size_t most = 1;
     for (size_t r = 0; r < std::size(kRows); ++r) most = std::max(most, rows[device * std::size(kRows) + r].size());
     obs::Tracer tracer(static_cast<int>(device), most);
@@ -52,7 +52,7 @@ Json StepTimeline::trace(const EventEngine& engine) const {
       for (const obs::SpanRecord& record : rows[device * std::size(kRows) + r]) row->add(record);
     }
     Json trace = tracer.trace();
-    trace["traceEvents"][0]["args"]["name"] = fmt::format("copy {} stage {}", who.first, who.second);
+    trace["traceEvents"][0]["args"]["name"] = fmt::format("replica {} stage {}", key.first, key.second);
     traces.push_back(std::move(trace));
   }
   return obs::merge_traces(traces, std::vector<int64_t>(traces.size(), 0));

@@ -1,5 +1,5 @@
-// Timeline of a simulation for Perfetto: a process per device, rows for its kernels, messages and sums. No cost unless
-// requested.
+// Timeline of a simulated step for Perfetto: one process per device, with rows for kernels, messages and gradient sums.
+// A disabled timeline records nothing.
 #pragma once
 
 #include <map>
@@ -16,21 +16,22 @@ enum class TimelineRow : uint8_t { compute, sends, sums };
 
 class StepTimeline {
  public:
-  explicit StepTimeline(bool on) : on_(on) {}
-  void add_row(int copy, int stage);
-  void name(TaskId task, int copy, int stage, TimelineRow row, const char* what);
-  void name(TaskId task, int copy, int stage, TimelineRow row, const parallel::PipelineAction& action, int num_chunks);
+  explicit StepTimeline(bool enabled) : enabled_(enabled) {}
+  void add_row(int replica, int stage);
+  void name(TaskId task, int replica, int stage, TimelineRow row, const char* what);
+  void name(TaskId task, int replica, int stage, TimelineRow row, const parallel::PipelineAction& action,
+            int num_chunks);
   Json trace(const EventEngine& engine) const;
 
  private:
-  struct Label {
+  struct TaskLabel {
     size_t device = 0;
     TimelineRow row = TimelineRow::compute;
     std::string text;
   };
-  const bool on_;
+  const bool enabled_;
   std::map<std::pair<int, int>, size_t> devices_;
-  std::map<TaskId, Label> labels_;
+  std::map<TaskId, TaskLabel> labels_;
 };
 
 }  // namespace esp::plan

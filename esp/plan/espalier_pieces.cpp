@@ -1,11 +1,12 @@
-#include "esp/plan/own_pieces.h"
+#include "esp/plan/espalier_pieces.h"
 
 #include "esp/parallel/pp/partition.h"
 
 namespace esp::plan {
 
-// Multiplications per token: a block's matrices and its attention, the head's table. A look-up is negligible.
-std::vector<OwnPiece> own_pieces(const ModelShape& shape, int num_pieces) {
+// Partitions the blocks by cost. The cost of a block is its multiplications per token: matrices and attention. The last
+// piece also has the cost of the head; the embedding look-up is negligible.
+std::vector<EspalierPiece> espalier_pieces(const ModelShape& shape, int num_pieces) {
   if (num_pieces == 1) return {{0, shape.layers, true, true}};
   const auto dim = static_cast<double>(shape.hidden),
              kv = static_cast<double>(shape.kv_heads > 0 ? shape.kv_heads : shape.heads) /
@@ -21,7 +22,7 @@ std::vector<OwnPiece> own_pieces(const ModelShape& shape, int num_pieces) {
   costs.front() += dim;
   costs.back() += dim * static_cast<double>(shape.vocab);
   const std::vector<int> cuts = parallel::linear_partition(costs, num_pieces);
-  std::vector<OwnPiece> pieces;
+  std::vector<EspalierPiece> pieces;
   for (int i = 0; i < num_pieces; ++i)
     pieces.push_back({cuts[static_cast<size_t>(i)], cuts[static_cast<size_t>(i) + 1], i == 0, i + 1 == num_pieces});
   return pieces;

@@ -1,42 +1,43 @@
-#include "esp/plan/own_time.h"
+#include "esp/plan/espalier_time.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
 
-#include "esp/plan/own_pieces.h"
-#include "esp/plan/own_rates.h"
+#include "esp/plan/calibrated_rates.h"
+#include "esp/plan/espalier_pieces.h"
 
 namespace esp::plan {
 namespace {
 
-// Compute and communication of a rank per micro-batch, kernel by kernel.
-class Kernels {
+// Seconds of the kernels and collective calls of one rank for one micro-batch.
+class KernelCosts {
  public:
-  Kernels(const ModelShape& shape, const Policy& policy, const OwnRates& rates)
+  KernelCosts(const ModelShape& shape, const Policy& policy, const CalibratedRates& rates)
       : s_(shape), p_(policy), r_(rates), e_(policy.precision == "fp32" || policy.precision == "tf32" ? 4 : 2) {
     rows_ = static_cast<double>(p_.micro_batch * s_.seq) / p_.cp;
-    own_rows_ = p_.sequence ? rows_ / p_.tp : rows_;
+    stream_rows_ = p_.sequence ? rows_ / p_.tp : rows_;
     width_ = static_cast<double>(s_.hidden);
     heads_ = static_cast<double>(s_.heads) / p_.tp;
     kv_heads_ = static_cast<double>(s_.kv_heads > 0 ? s_.kv_heads : s_.heads) / p_.tp;
-    head_ = static_cast<double>(s_.head_dim > 0 ? s_.head_dim : s_.hidden / std::max<int64_t>(1, s_.heads));
+    head_dim_ = static_cast<double>(s_.head_dim > 0 ? s_.head_dim : s_.hidden / std::max<int64_t>(1, s_.heads));
     ffn_ = static_cast<double>(s_.ffn) / p_.tp;
-    // Calls are timed with all ranks sharing the cores; kernels per rank in turn.
+    // Collectives were measured with all ranks on the shared cores, kernels with one rank at a time. So call times are
+    // divided by the number of ranks per core.
     turns_ = std::max(1.0, static_cast<double>(p_.world()) * rates.threads() / rates.cores());
   }
 
   StageTime layer() const {
     StageTime t;
     norm(t, true);
-    linear(t, width_, (heads_ + 2 * kv_heads_) * head_, true);
-    if (!s_.learned_positions) stream(t, "add", 2 * rows_ * (heads_ + kv_heads_) * head_ * e_, 1, 1);
+    linear(t, width_, (heads_ + 2 * kv_heads_) * head_dim_, true);
+    if (!s_.learned_positions) stream(t, "add", 2 * rows_ * (heads_ + kv_heads_) * head_dim_ * e_, 1, 1);
     attention(t);
-    linear(t, heads_ * head_, width_, false);
+    linear(t, heads_ * head_dim_, width_, false);
     norm(t, true);
     linear(t, width_, ffn_ * (s_.gated ? 2 : 1), true);
-    // In 32 bits a plain activation is fused into the GEMM; its derivative always is.
+    // In fp32 the GEMM includes an ungated activation function in forward. Its derivative is fused in every precision.
     const double hidden = rows_ * ffn_ * e_;
     if (s_.gated) {
       stream(t, "activation", 3 * hidden, 1, 5.0 / 3);
@@ -56,13 +57,13 @@ class Kernels {
 
   StageTime stem() const {
     StageTime t;
-    stream(t, "add", 3 * own_rows_ * width_ * e_, 1, 0);
+    stream(t, "add", 3 * stream_rows_ * width_ * e_, 1, 0);
     t.weights += r_.stream_s("add", 3 * rows_ * width_ * e_) + r_.kernel_s();
     if (p_.tp > 1) t.forward += call_s(p_.sequence ? "reduce_scatter" : "all_reduce", p_.tp, rows_ * width_ * e_);
     return t;
   }
 
-  // The loss computes in forward: logits, their gradient, that of the stream and of the table.
+  // In forward the head computes the logits, their gradient, the input gradient and the gradient of the table.
   StageTime head() const {
     StageTime t;
     norm(t, false);
@@ -79,10 +80,10 @@ class Kernels {
   }
 
   double call_s(const char* op, int ranks, double bytes) const {
-    return (r_.line(op, ranks).time_s(bytes) + r_.meet_s()) / turns_;
+    return (r_.call_cost(op, ranks).time_s(bytes) + r_.wakeup_s()) / turns_;
   }
   double turns() const { return turns_; }
-  double message_bytes() const { return own_rows_ * width_ * e_; }
+  double message_bytes() const { return stream_rows_ * width_ * e_; }
   double element() const { return e_; }
 
  private:
@@ -92,7 +93,7 @@ class Kernels {
     t.backward += s * backward;
   }
   void norm(StageTime& t, bool residual) const {
-    const double one = own_rows_ * width_ * e_;
+    const double one = stream_rows_ * width_ * e_;
     t.forward += r_.stream_s("norm", (residual ? 4 : 2) * one) + r_.kernel_s();
     t.backward += r_.stream_s("norm_back", 4 * one) + r_.kernel_s();
     t.weights += r_.stream_s("norm_back", 2 * one) + r_.kernel_s();
@@ -103,12 +104,12 @@ class Kernels {
     t.weights += r_.gemm_s("weight", in, out, rows_) + r_.kernel_s();
     if (s_.bias) {
       t.weights += r_.stream_s("add", rows_ * out * e_) + r_.kernel_s();
-      if (!column_parallel && p_.tp > 1) t.forward += r_.stream_s("add", 2 * own_rows_ * out * e_) + r_.kernel_s();
+      if (!column_parallel && p_.tp > 1) t.forward += r_.stream_s("add", 2 * stream_rows_ * out * e_) + r_.kernel_s();
     }
   }
   void attention(StageTime& t) const {
     const double seq = static_cast<double>(s_.seq);
-    double square = static_cast<double>(p_.micro_batch) * heads_ * head_ * seq * seq / p_.cp;
+    double square = static_cast<double>(p_.micro_batch) * heads_ * head_dim_ * seq * seq / p_.cp;
     if (s_.causal) square *= 0.5 * (seq + 1) / seq;
     const double tokens = seq / p_.cp;
     t.forward += r_.attention_s("forward", 4 * square, tokens) + r_.kernel_s();
@@ -116,19 +117,21 @@ class Kernels {
     if (p_.cp > 1) context_calls(t);
   }
   void context_calls(StageTime& t) const {
-    const double c = p_.cp, keys = rows_ * 2 * kv_heads_ * head_;
+    const double c = p_.cp, keys = rows_ * 2 * kv_heads_ * head_dim_;
     if (p_.context == "ulysses") {
-      const double q = rows_ * (heads_ + 2 * kv_heads_) * head_ * e_, o = rows_ * heads_ * head_ * e_;
+      const double q = rows_ * (heads_ + 2 * kv_heads_) * head_dim_ * e_, o = rows_ * heads_ * head_dim_ * e_;
       t.forward += call_s("all_to_all", p_.cp, q) + call_s("all_to_all", p_.cp, o) + r_.stream_s("add", 4 * (q + o));
       t.backward += call_s("all_to_all", p_.cp, q) + call_s("all_to_all", p_.cp, o) + r_.stream_s("add", 4 * (q + o));
       return;
     }
-    // Exchanges overlap attention, but all cores are busy; sums are sent in 32 bits.
+    // Sends run during attention, but all cores are busy, so the time of the sends is added. Gradients of keys and
+    // values are sent in fp32.
     t.forward += (c - 1) * call_s("sendrecv", p_.cp, keys * e_) + r_.stream_s("add", 4 * keys * e_) + c * r_.kernel_s();
     t.backward += (c - 1) * call_s("sendrecv", p_.cp, keys * e_) + c * call_s("sendrecv", p_.cp, keys * 4) +
                   r_.stream_s("add", 8 * keys * 4) + c * r_.kernel_s();
   }
-  // Two moves in forward and two in backward; sharded rows are gathered again for the weight gradients.
+  // Tensor parallelism: two collectives per layer in forward and two in backward. With sequence parallelism the weight
+  // gradients also gather the rows again.
   void tensor_calls(StageTime& t) const {
     if (p_.tp == 1) return;
     const double bytes = rows_ * width_ * e_;
@@ -146,57 +149,59 @@ class Kernels {
 
   const ModelShape& s_;
   const Policy& p_;
-  const OwnRates& r_;
+  const CalibratedRates& r_;
   const double e_;
-  double rows_, own_rows_, width_, heads_, kv_heads_, head_, ffn_, turns_;
+  double rows_, stream_rows_, width_, heads_, kv_heads_, head_dim_, ffn_, turns_;
 };
 
-StageTime plus(StageTime a, const StageTime& b) {
+StageTime sum(StageTime a, const StageTime& b) {
   a.forward += b.forward;
   a.backward += b.backward;
   a.weights += b.weights;
   return a;
 }
 
-PortCall wire_of(const OwnRates::Line& line, double bytes) {
+PortCall port_call(const CalibratedRates::CallCost& line, double bytes) {
   return {line.time_s(bytes), 0, false};
 }
 
-// Buckets of the largest chunk, and their cost: started in backward, on cores that backward uses too.
-void add_copies(StageInput& stage, const OwnRates& rates, const Policy& p, double parameters, double element,
-                double turns, double units) {
-  const int copies = p.dp * p.cp;
+// Adds the gradient buckets of a stage and the optimizer update. The reduction of the buckets starts in backward and
+// uses the same cores.
+void add_replica_traffic(StageInput& stage, const CalibratedRates& rates, const Policy& p, double parameters,
+                         double element, double turns, double units) {
+  const int num_replicas = p.dp * p.cp;
   constexpr double kBucket = 25 << 20, kFirst = 1 << 20;
   double updated = parameters;
-  if (copies > 1) {
+  if (num_replicas > 1) {
     const double bytes = parameters * element;
     const char* op = p.zero == 0 ? "all_reduce" : "reduce_scatter";
     const double passes = p.zero >= 2 ? static_cast<double>(p.num_micro_batches()) : 1;
     const double calls = p.zero == 3 ? units : 1 + std::ceil(std::max(0.0, bytes - kFirst) / kBucket);
-    const auto line = rates.line(op, copies);
+    const auto line = rates.call_cost(op, num_replicas);
     for (int i = 0; i < static_cast<int>(calls); ++i)
       stage.sums.push_back({passes * (line.alpha_s + bytes / calls / line.bytes_per_s), 0, false});
     if (p.zero > 0) {
-      updated = parameters / copies;
+      updated = parameters / num_replicas;
       const double gathers = p.zero == 3 ? 2 * static_cast<double>(p.num_micro_batches()) : 1;
-      const auto gather = rates.line("all_gather", copies);
+      const auto gather = rates.call_cost("all_gather", num_replicas);
       stage.update_s += gathers * (calls * gather.alpha_s + bytes / gather.bytes_per_s) / turns;
     }
   }
-  constexpr double kState = 28;  // weights and moments read and written, gradients read
+  // bytes per parameter of an update: read weight, gradient and moments; write weight and moments
+  constexpr double kState = 28;
   stage.update_s += rates.stream_s("update", updated * kState) + rates.stream_s("add", updated * element);
 }
 
 }  // namespace
 
-bool is_own(const Cluster& cluster, const Policy& policy) {
-  return policy.software == "espalier" && cluster.processor.kind == "cpu" && OwnRates::known(cluster);
+bool uses_calibrated_rates(const Cluster& cluster, const Policy& policy) {
+  return policy.software == "espalier" && cluster.processor.kind == "cpu" && CalibratedRates::is_calibrated(cluster);
 }
 
-StepInput own_step(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
+StepInput espalier_step_input(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
   const std::string type = policy.precision == "fp32" || policy.precision == "tf32" ? "fp32" : "bf16";
-  const OwnRates rates(cluster, type, policy.world());
-  const Kernels kernels(shape, policy, rates);
+  const CalibratedRates rates(cluster, type, policy.world());
+  const KernelCosts kernels(shape, policy, rates);
   StepInput input;
   const int chunks = policy.pp > 1 ? policy.interleave : 1;
   const parallel::ScheduleShape pipe{policy.pp, chunks, static_cast<int>(policy.num_micro_batches())};
@@ -204,33 +209,33 @@ StepInput own_step(const ModelShape& shape, const Cluster& cluster, const Policy
   const StageTime layer = kernels.layer();
   input.stages.resize(static_cast<size_t>(policy.pp));
   std::vector<double> parameters(input.stages.size(), 0.0);
-  const std::vector<OwnPiece> pieces = own_pieces(shape, policy.pp * chunks);
+  const std::vector<EspalierPiece> pieces = espalier_pieces(shape, policy.pp * chunks);
   for (size_t i = 0; i < pieces.size(); ++i) {
     StageTime t;
     double& held = parameters[i % input.stages.size()];
     for (int64_t l = pieces[i].begin; l < pieces[i].end; ++l) {
-      t = plus(t, layer);
+      t = sum(t, layer);
       held += shape.layer_parameters(l) / policy.tp;
     }
-    if (pieces[i].stem) t = plus(t, kernels.stem()), held += shape.embedding_parameters() / policy.tp;
+    if (pieces[i].stem) t = sum(t, kernels.stem()), held += shape.embedding_parameters() / policy.tp;
     if (pieces[i].head) {
-      t = plus(t, kernels.head());
+      t = sum(t, kernels.head());
       held += shape.tied && policy.pp > 1 ? static_cast<double>(shape.vocab * shape.hidden) / policy.tp
                                           : shape.head_parameters() / policy.tp;
     }
     input.pieces.push_back(t);
   }
   for (size_t k = 0; k < input.stages.size(); ++k)
-    add_copies(input.stages[k], rates, policy, parameters[k], kernels.element(), kernels.turns(),
-               static_cast<double>(shape.layers) / policy.pp + 2);
+    add_replica_traffic(input.stages[k], rates, policy, parameters[k], kernels.element(), kernels.turns(),
+                        static_cast<double>(shape.layers) / policy.pp + 2);
   if (policy.pp > 1) {
-    input.boundary = wire_of(rates.line("sendrecv", 2), kernels.message_bytes());
-    input.boundary.alpha_s += rates.meet_s();
+    input.boundary = port_call(rates.call_cost("sendrecv", 2), kernels.message_bytes());
+    input.boundary.alpha_s += rates.wakeup_s();
   }
-  input.copies = 1;            // replicas are equal and share the cores equally
-  input.overlap_sums = false;  // sums use the cores that backward needs
+  input.num_replicas = 1;  // only one replica is simulated, because all replicas are equal and share the cores equally
+  input.overlap_sums = false;  // no overlap: gradient reduction runs on the cores that backward needs
   input.step_s = rates.step_s();
-  // Ranks of one stage and replica are separate threads: all of them share the cores at once.
+  // A device of the simulation represents all ranks of a stage. Each rank has its own threads; all share the cores.
   const int ranks = policy.world();
   input.cores = rates.cores();
   input.ranks_of_device = static_cast<double>(ranks) / policy.pp;
@@ -238,8 +243,8 @@ StepInput own_step(const ModelShape& shape, const Cluster& cluster, const Policy
   return input;
 }
 
-Estimate own_estimate(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
-  const StepInput input = own_step(shape, cluster, policy);
+Estimate espalier_estimate(const ModelShape& shape, const Cluster& cluster, const Policy& policy) {
+  const StepInput input = espalier_step_input(shape, cluster, policy);
   const StepSimulation step = simulate_step(input);
   Estimate e;
   e.parameters = shape.parameters();
@@ -266,7 +271,7 @@ Estimate own_estimate(const ModelShape& shape, const Cluster& cluster, const Pol
   const MemoryFit fit = memory_fit(e.memory, cluster, policy);
   e.fits = fit.fits();
   if (!e.fits)
-    e.reasons.push_back(fmt::format("{} ranks need {:.1f} GB in total; the machine has {:.1f}", policy.world(),
+    e.reasons.push_back(fmt::format("{} ranks need {:.1f} GB in total; the machine has {:.1f} GB", policy.world(),
                                     fit.needed / 1e9, fit.capacity / 1e9));
   return e;
 }

@@ -1,4 +1,4 @@
-// Where nothing fits: the choice closest to fitting.
+// The choice with the least memory, for the error message of a search in which no choice fits.
 #pragma once
 
 #include "esp/plan/search/plan_problem.h"
@@ -6,11 +6,11 @@
 namespace esp::plan {
 
 struct NearestMiss {
-  bool any = false;  // whether any choice satisfies the rules
+  bool found = false;  // false: no choice satisfies the rules
   Choice choice{};
   double memory_bytes = kNever;
 };
-// The choice of least memory, with memory-efficient values of the axes.
+// The choice with the least memory among those that satisfy the rules.
 NearestMiss nearest_miss(const PlanProblem& problem);
 
 }  // namespace esp::plan

@@ -1,10 +1,10 @@
-#include "esp/plan/search/nearest.h"
+#include "esp/plan/search/nearest_miss.h"
 
 namespace esp::plan {
 namespace {
 
-// The candidate values of an axis for least memory: all of the mesh and the schedule; of the others the last, which
-// stores least, or the first micro-batch, which is the smallest.
+// Range of the values of an axis that may need the least memory. Recompute and offload: the last value, which saves
+// most memory. Micro-batch: the smallest. Division: equal. All other axes: all values.
 std::pair<size_t, size_t> range_of(const PlanProblem& problem, size_t axis) {
   const size_t n = problem.axes()[axis].values.size();
   switch (static_cast<PlanAxis>(axis)) {
@@ -22,7 +22,7 @@ std::pair<size_t, size_t> range_of(const PlanProblem& problem, size_t axis) {
 
 void walk(const PlanProblem& problem, Choice& choice, size_t axis, NearestMiss& best) {
   if (axis == problem.num_axes()) {
-    const double bytes = problem.weigh(choice).memory_bytes;
+    const double bytes = problem.choice_memory(choice).memory_bytes;
     if (bytes < best.memory_bytes) best = {true, choice, bytes};
     return;
   }

@@ -1,4 +1,4 @@
-// Recognises processor names in any spelling.
+// Recognises processors by the names that publications use.
 #include <algorithm>
 #include <cctype>
 
@@ -9,7 +9,7 @@
 namespace esp::plan {
 namespace {
 
-// "A100" of "A100-80GB-SXM".
+// The part of a processor's name before form factor and memory: "A100" of "A100-80GB-SXM".
 std::string family(const std::string& name) {
   return bare_word(name.substr(0, name.find('-')));
 }
@@ -31,7 +31,8 @@ const ProcessorRow* Catalog::recognise(std::string_view text, double memory_gb) 
   if (given.empty()) return nullptr;
   for (const ProcessorRow& row : processors_)
     if (bare_word(row.name) == given) return &row;
-  // The longest family name, so that "GH200" is not taken for "H200"; then form and size.
+  // The longest matching family name wins, so that "GH200" does not match "H200". Form factor and memory size decide
+  // between processors of the family.
   const ProcessorRow* best = nullptr;
   double best_score = 0;
   for (const ProcessorRow& row : processors_) {
