@@ -1,11 +1,11 @@
-// A chart of lines: SVG, drawn anew when its data or its width change. Drag to zoom, double-click or Escape to see all;
-// arrow keys move the cursor.
+// Line chart in SVG, redrawn when its data or width change. Drag to zoom, double-click or Escape to reset the zoom; arrow
+// keys move the cursor.
 class Chart {
   // options: title, unit(value) → text, height, onZoom(from, to)
   constructor(options) {
     this.options = options;
     this.lines = [];  // {name, style, dashed, dots, data: {x, mean, min, max}}
-    this.marks = [];  // steps with something to tell
+    this.marks = [];  // steps with an annotation
     this.log = false;
     this.range = null;
     this.said = h("p", { class: "said", "aria-hidden": "true" });
@@ -33,12 +33,12 @@ class Chart {
     this.draw();
   }
 
-  // A swatch per line; one line alone is named by the title.
+  // Legend: one swatch per line.
   drawLegend() {
     const key = JSON.stringify(this.lines.map((line) => [line.name, line.style, !!line.dashed]));
     if (key === this.legendKey) return;
     this.legendKey = key;
-    this.legend.replaceChildren(...(this.lines.length > 1 ? this.lines : []).map((line) => h("li", {}, h("i", { class: `swatch f${line.style}${line.dashed ? " dashed" : ""}` }), line.name)));
+    this.legend.replaceChildren(...this.lines.map((line) => h("li", {}, h("i", { class: `swatch f${line.style}${line.dashed ? " dashed" : ""}` }), line.name)));
   }
 
   bounds() {
@@ -76,7 +76,7 @@ class Chart {
     for (const at of log ? logTicks(b.y0, b.y1) : (this.options.bytes ? byteTicks : ticks)(b.y0, b.y1, 4))
       parts.push(s("line", { class: "gridline", x1: left, x2: width - right, y1: y(at), y2: y(at) }),
         s("text", { x: left - 7, y: y(at) + 4, "text-anchor": "end" }, this.options.unit(at)));
-    // The first step has a label of its own; round ones that would touch it are left out.
+    // The first step is labelled; round labels that would overlap it are omitted.
     const first = Math.ceil(b.x0), round = ticks(b.x0, b.x1, Math.max(2, Math.floor(width / 90))).filter((at) => Number.isInteger(at) && x(at) - x(first) > 34);
     for (const at of first <= b.x1 ? [first, ...round] : round)
       parts.push(s("text", { x: x(at), y: height - 6, "text-anchor": "middle" }, at >= 1e4 ? count(at) : at));
@@ -108,7 +108,7 @@ class Chart {
 
   describe() {
     const parts = this.lines.map((line) => `${line.name} ${this.options.unit(line.data.mean[line.data.mean.length - 1])}`);
-    this.svg.setAttribute("aria-label", `${this.options.title}: ${parts.join(", ") || "nothing yet"}. Arrow keys read values, plus and minus zoom.`);
+    this.svg.setAttribute("aria-label", `${this.options.title}: ${parts.join(", ") || "no data yet"}. Arrow keys read values, plus and minus zoom.`);
     const rows = [];
     for (const line of this.lines) {
       const every = Math.max(1, Math.ceil(line.data.x.length / 12));
@@ -164,7 +164,7 @@ class Chart {
     }
   }
   press(event) {
-    if (event.pointerType === "touch" || event.button !== 0) return;  // a finger scrolls the page
+    if (event.pointerType === "touch" || event.button !== 0) return;  // touch scrolls the page
     this.drag = this.stepAt(event);
     this.svg.setPointerCapture(event.pointerId);
   }

@@ -1,4 +1,4 @@
-// One table over runs; its columns are those of `espalier compare`.
+// Table of the selected runs, with the columns of `espalier compare`.
 const kComparison = [["run", "run", String], ["method", "method", String], ["compressor", "compressor", String], ["layout", "layout", String],
   ["steps", "steps", (v) => v.toLocaleString("en")], ["val_loss", "val loss", (v) => v.toFixed(4)], ["tokens_per_s", "tokens/s", count],
   ["bytes_sent_per_step", "sent/step/rank", bytes], ["peak_bytes", "peak memory", bytes], ["wall_s", "wall time", seconds]];

@@ -1,4 +1,4 @@
-// Loss, validation, throughput, MFU, gradient norm, learning rate and step time of the chosen runs, side by side.
+// Loss, validation, throughput, MFU, gradient norm, learning rate and step time of the selected runs, side by side.
 class Curves {
   constructor() {
     this.range = null;
@@ -16,7 +16,7 @@ class Curves {
       chart("Learning rate", "lr", (v) => number(v, 3), { fromZero: true }),
       chart("Peak memory of a rank", "memory_bytes", (v) => bytes(v), { fromZero: true, bytes: true }),
       chart("Bytes sent per step and rank", "bytes_sent_per_step", (v) => bytes(v), { fromZero: true, bytes: true }),
-      chart("Time of a step", "step_ms", (v) => seconds(v / 1e3), { fromZero: true }),
+      chart("Step time", "step_ms", (v) => seconds(v / 1e3), { fromZero: true }),
     ];
     const log = h("input", { type: "checkbox", onchange: () => { this.charts[0].log = log.checked; this.charts[0].draw(); } });
     this.all = h("button", { type: "button", onclick: () => this.zoom(null, null), hidden: true }, "All steps");

@@ -1,4 +1,4 @@
-// Two run files, key by key.
+// Compares two run files key by key.
 function keysOf(text) {
   const keys = new Map();
   let section = "";
@@ -38,6 +38,6 @@ class DiffPanel {
       rows.push([key, h("span", {}, mark(one.get(key))), h("span", {}, mark(two.get(key)))]);
     }
     this.body.replaceChildren(rows.length ? table(["key", this.left.value, this.right.value], rows, "Run files compared")
-      : h("p", { class: "quiet" }, this.left.value === this.right.value ? "One and the same run; choose another to compare with." : "The run files are the same."));
+      : h("p", { class: "quiet" }, this.left.value === this.right.value ? "Both sides show the same run. Select another run." : "The run files have no differences."));
   }
 }

@@ -1,4 +1,4 @@
-// Elements. Text is always set as text, never parsed: whatever a run is called, it stays a name.
+// DOM helpers. Text is always set as text, never parsed as HTML, so run names cannot inject markup.
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(element, attributes, children) {
@@ -14,7 +14,7 @@ function fill(element, attributes, children) {
 const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-function say(text) {  // for those who listen rather than look
+function say(text) {  // announces text to screen readers
   document.getElementById("said").textContent = text;
 }
 
@@ -26,7 +26,7 @@ function card(title, tools, ...children) {
     h("div", { class: "head" }, h("h2", { id }, title), h("div", { class: "tools" }, tools || [])), ...children);
 }
 
-// What a picture shows, as a table, for those who do not see it.
+// Table with a caption for screen readers. Also shows the data of a chart as text.
 function table(head, rows, caption) {
   const cell = (tag, value, i) => h(tag, { class: value instanceof Node ? "text" : typeof value === "string" && i > 0 && !/^[\d−+.<–-]/.test(value) ? "text" : null,
     scope: tag === "th" ? "col" : null }, value instanceof Node ? value : String(value));

@@ -1,4 +1,4 @@
-// Numbers for people.
+// Number formatting.
 function number(value, digits = 4) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value === 0) return "0";
@@ -27,7 +27,7 @@ function seconds(value) {
 }
 const clock = (unix) => unix ? new Date(unix * 1000).toLocaleString() : "–";
 
-// Round values that divide a range into about so many parts.
+// Round tick values that divide a range into about `about` parts.
 function ticks(low, high, about) {
   if (!(high > low)) return [low];
   const raw = (high - low) / about, power = 10 ** Math.floor(Math.log10(raw));
@@ -36,7 +36,7 @@ function ticks(low, high, about) {
   for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-9; at += step) all.push(Math.abs(at) < step * 1e-9 ? 0 : at);
   return all;
 }
-function byteTicks(low, high, about) {  // round in the unit they are told in
+function byteTicks(low, high, about) {  // round in the displayed unit
   const unit = 1024 ** Math.max(0, Math.floor(Math.log(Math.max(high, 1)) / Math.log(1024)));
   return ticks(low / unit, high / unit, about).map((at) => at * unit);
 }

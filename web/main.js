@@ -1,4 +1,4 @@
-// The page: the list of runs, the sections, and the clock that keeps them fresh.
+// The page: list of runs, sections, and the timer that updates them.
 const kMostRuns = 8, kEvery = 1000;
 
 class RunsPage {
@@ -6,7 +6,7 @@ class RunsPage {
     this.list = h("ul", { class: "runs" });
     this.filter = h("input", { type: "search", "aria-label": "Filter runs by name, method or layout", placeholder: "filter", oninput: () => this.drawList() });
     this.found = h("p", { class: "quiet found", role: "status" });
-    this.focusChoice = h("select", { "aria-label": "Run looked at closely", onchange: () => { this.focus = this.focusChoice.value; this.refresh(true); } });
+    this.focusChoice = h("select", { "aria-label": "Run shown in detail", onchange: () => { this.focus = this.focusChoice.value; this.refresh(true); } });
     this.overview = new Overview();
     this.about = new AboutPanel();
     this.comparison = new ComparisonPanel();
@@ -23,7 +23,7 @@ class RunsPage {
     this.incidents = new IncidentsPanel();
     this.details = new Map();
     this.diff = new DiffPanel((name) => this.detailOf(name));
-    this.content = h("div", {}, h("div", { class: "focus" }, h("h2", {}, "Looked at closely"), this.focusChoice), this.about.element, this.overview.element, this.comparison.element, this.curves.element,
+    this.content = h("div", {}, h("div", { class: "focus" }, h("h2", {}, "Run in detail"), this.focusChoice), this.about.element, this.overview.element, this.comparison.element, this.curves.element,
       this.timeline.element, h("div", { class: "two" }, this.memory.element, this.slowest.element), this.traffic.element, h("div", { class: "two" }, this.incidents.element, this.diff.element));
     this.focusCard = this.content.firstChild;
     this.side = h("aside", { class: "side card", "aria-label": "Runs" }, h("div", { class: "head" }, h("h2", {}, "Runs"), this.filter), this.found, this.list);
@@ -51,7 +51,7 @@ class RunsPage {
 
   styleOf(name) { return this.chosen.indexOf(name) % 8; }
 
-  // Every word of the filter stands somewhere in the run's name, state, method, compressor or layout.
+  // Every word of the filter must occur in the run's name, state, method, compressor or layout.
   filtered() {
     const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     return this.runs.filter((run) => {
@@ -93,7 +93,7 @@ class RunsPage {
     const { runs } = await source.runs();
     this.runs = runs.sort((a, b) => b.changed_s - a.changed_s || (a.name < b.name ? -1 : 1));
     const readable = this.runs.filter((run) => run.state !== "unreadable").map((run) => run.name);
-    // What is under way or was last, with a trace if there is one to look at.
+    // Default selection: the runs that changed last.
     if (!this.chosen) this.chosen = readable.slice(0, source.live ? 3 : kMostRuns);
     this.chosen = this.chosen.filter((name) => readable.includes(name));
     if (!this.chosen.includes(this.focus)) this.focus = this.chosen[0];
@@ -135,7 +135,7 @@ class RunsPage {
   }
 }
 
-// What the schedule would idle were all pieces alike and messages free (Narayanan et al. 2021).
+// Ideal bubble of the pipeline schedule, if all stages take equal time and messages take none (Narayanan et al. 2021).
 function pipelineOf(detail) {
   const layout = detail.summary?.layout || {}, keys = keysOf(detail.run_toml);
   const stages = layout.pp || Number(keys.get("parallel.pp")) || 1, schedule = (layout.schedule || keys.get("parallel.schedule") || "").replace(/["']/g, "");
@@ -177,7 +177,7 @@ async function live() {
 async function start() {
   const first = await source.runs();
   if (!first.runs.length) {
-    main.replaceChildren(card("No runs yet", [], h("p", {}, "This folder holds no run. ", h("code", {}, "espalier train RUN.toml --run-dir …"), " makes one; this page will find it.")));
+    main.replaceChildren(card("No runs yet", [], h("p", {}, "This folder contains no run. Start one with ", h("code", {}, "espalier train RUN.toml --run-dir …"), "; this page finds it by itself.")));
     while (source.live && !(await source.runs()).runs.length) await new Promise((done) => setTimeout(done, kEvery));
   }
   if (source.live && first.planner) {

@@ -1,4 +1,4 @@
-// Stacked bars: memory by category, time by kind. A bar may have a thinner one below it, of what was planned.
+// Stacked bar chart: memory by category, or time by kind. A thinner bar below each bar shows the planner's estimate.
 function stackedBars(bars, classes, most, unit, title) {
   const holder = h("div"), thin = bars.some((bar) => bar.below), rowTall = bars.length > 24 ? 9 : bars.length > 10 ? 15 : 20;
   const pitch = rowTall + (thin ? Math.max(4, rowTall / 2.4) : 0) + (bars.length > 24 ? 3 : 8);
@@ -25,7 +25,7 @@ function stackedBars(bars, classes, most, unit, title) {
   return holder;
 }
 
-// Memory of each rank by category, against what the planner says such a run takes.
+// Memory of each rank by category, compared with the planner's estimate.
 class MemoryPanel {
   constructor() {
     this.body = h("div");
@@ -34,7 +34,7 @@ class MemoryPanel {
   show(detail) {
     const kinds = ["parameter", "gradient", "optimizer", "activation", "buffer", "other"], names = ["parameters", "gradients", "optimizer", "activations", "buffers", "other"];
     const ranks = (detail.ranks || []).filter((rank) => rank.memory), stages = detail.plan?.stages || [];
-    if (!ranks.length) return void this.body.replaceChildren(h("p", { class: "quiet" }, "Ranks write their memory (ranks/rank-K.json) every few seconds and at the end; nothing is there yet."));
+    if (!ranks.length) return void this.body.replaceChildren(h("p", { class: "quiet" }, "No memory figures yet. The ranks write them (ranks/rank-K.json) every few seconds and at the end of the run."));
     const planOf = (rank) => stages.find((stage) => stage.stage === (rank.coords?.pp || 0)) || (stages.length === 1 ? stages[0] : null);
     const bars = ranks.map((rank) => {
       const plan = planOf(rank);
@@ -48,8 +48,8 @@ class MemoryPanel {
     this.body.replaceChildren(
       h("ul", { class: "legend" }, names.map((name, i) => h("li", {}, h("i", { class: `swatch m${i}` }), name))),
       stackedBars(bars, "m", most, bytes, "Memory of each rank by category"),
-      h("p", { class: "quiet" }, stages.length ? "Each category at its own peak; beside it the peak of all together. The thin bar below is the planner's count of the fullest moment."
-        : `Each category at its own peak; beside it the peak of all together.${detail.plan?.error ? ` No plan beside it: ${detail.plan.error}.` : ""}`),
+      h("p", { class: "quiet" }, stages.length ? "Each category is drawn at its own peak. The number beside the bar is the peak of the total. The thin bar is the planner's estimate at the moment of highest memory use."
+        : `Each category is drawn at its own peak. The number beside the bar is the peak of the total.${detail.plan?.error ? ` No planner estimate: ${detail.plan.error}.` : ""}`),
       asTable(["rank", ...names, "peak", "planned", "difference"], rows, "Memory of each rank by category"));
   }
 }

@@ -1,4 +1,4 @@
-// The figures at a glance, who was slowest, what went wrong.
+// Overview: key figures, slowest ranks, incidents.
 class Overview {
   constructor() { this.element = h("dl", { class: "tiles" }); }
   show(brief, detail, series) {
@@ -25,23 +25,23 @@ class Overview {
 
 class SlowestPanel {
   constructor(onZoom) {
-    this.charts = [new Chart({ title: "Communication that shows, per step", unit: (v) => seconds(v / 1e3), fromZero: true, onZoom, height: 140 }),
-      new Chart({ title: "Waiting for the slowest rank, per step", unit: (v) => seconds(v / 1e3), fromZero: true, onZoom, height: 140 })];
-    this.who = h("div");
-    this.element = card("Slowest rank and exposed communication", [], h("div", { class: "grid" }, this.charts.map((one) => one.element)), this.who);
+    this.charts = [new Chart({ title: "Exposed communication per step", unit: (v) => seconds(v / 1e3), fromZero: true, onZoom, height: 140 }),
+      new Chart({ title: "Wait for the slowest rank per step", unit: (v) => seconds(v / 1e3), fromZero: true, onZoom, height: 140 })];
+    this.ranking = h("div");
+    this.element = card("Slowest rank and exposed communication", [], h("div", { class: "grid" }, this.charts.map((one) => one.element)), this.ranking);
   }
   show(detail, chosen, data, range) {
     ["exposed_ms", "waited_ms"].forEach((key, i) => this.charts[i].set(chosen.filter((run) => data.get(run.name)).map((run) => ({ name: run.name, style: run.style, data: data.get(run.name)[key] })), range));
     const slowest = detail.slowest || [], all = slowest.reduce((sum, one) => sum + one.steps, 0), ranks = detail.ranks || [];
-    if (ranks.length < 2 && slowest.length < 2) return void this.who.replaceChildren(h("p", { class: "quiet" }, "One rank waits for nobody."));
+    if (ranks.length < 2 && slowest.length < 2) return void this.ranking.replaceChildren(h("p", { class: "quiet" }, "Only one rank: no waiting."));
     const ids = [...new Set([...ranks.map((rank) => rank.rank), ...slowest.map((one) => one.rank)])].sort((a, b) => a - b);
     const rows = ids.map((id) => {
       const times = slowest.find((one) => one.rank === id), rank = ranks.find((one) => one.rank === id);
       return [`rank ${id}`, times ? percent(times.steps / all) : "0 %", times ? seconds(times.waited_ms / 1e3) : "–", rank ? seconds((rank.exposed_ms_per_step || 0) / 1e3) : "–"];
     }).sort((a, b) => parseFloat(b[1]) - parseFloat(a[1]));
     const worst = slowest.slice().sort((a, b) => b.steps - a.steps)[0];
-    this.who.replaceChildren(h("p", {}, worst && ids.length > 1 ? `Rank ${worst.rank} came last in ${percent(worst.steps / all, 0)} of the logged steps${worst.steps / all > 1.8 / ids.length ? ": more than its share; look at its machine." : "."}` : ""),
-      table(["rank", "came last", "others waited, mean", "its own exposed communication"], rows, "Which rank came last"));
+    this.ranking.replaceChildren(h("p", {}, worst && ids.length > 1 ? `Rank ${worst.rank} was the slowest in ${percent(worst.steps / all, 0)} of the logged steps${worst.steps / all > 1.8 / ids.length ? ", more than its share. Check its machine." : "."}` : ""),
+      table(["rank", "slowest in", "mean wait of the others", "exposed communication per step"], rows, "How often each rank was the slowest"));
   }
 }
 
@@ -49,8 +49,8 @@ class IncidentsPanel {
   constructor() { this.body = h("div"); this.element = card("Restarts and faults", [], this.body); }
   show(detail) {
     const incidents = detail.incidents || [];
-    if (!incidents.length) return void this.body.replaceChildren(h("p", { class: "quiet" }, "None were noted."));
+    if (!incidents.length) return void this.body.replaceChildren(h("p", { class: "quiet" }, "None recorded."));
     const rest = (one) => Object.entries(one).filter(([key]) => !["event", "step", "wall_s", "mono_s", "seconds"].includes(key)).map(([key, value]) => `${key}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ");
-    this.body.replaceChildren(table(["what", "step", "when", "took", "more"], incidents.map((one) => [String(one.event || "event"), one.step ?? "–", clock(one.wall_s), one.seconds ? seconds(one.seconds) : "–", rest(one)]), "Restarts and faults"));
+    this.body.replaceChildren(table(["event", "step", "time", "duration", "details"], incidents.map((one) => [String(one.event || "event"), one.step ?? "–", clock(one.wall_s), one.seconds ? seconds(one.seconds) : "–", rest(one)]), "Restarts and faults"));
   }
 }

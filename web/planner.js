@@ -1,4 +1,5 @@
-// The planner: a model, a cluster and a number of processors in, every layout that fits out, time against memory.
+// Planner page: searches layouts for a model, a cluster and a number of GPUs. Plots step time against memory of all
+// layouts that fit.
 class Planner {
   constructor() {
     this.element = h("div");
@@ -14,7 +15,7 @@ class Planner {
     const cluster = h("select", { name: "cluster", required: true }, choices.clusters.map((row) => option(row, `${row.name} · ${row.processor}`)));
     const gpus = h("input", { type: "number", name: "gpus", min: 1, max: 1000000, value: 64, required: true });
     const batch = h("input", { type: "number", name: "batch", min: 1, value: 512, required: true });
-    const seq = h("input", { type: "number", name: "seq", min: 1, placeholder: "the model's" });
+    const seq = h("input", { type: "number", name: "seq", min: 1, placeholder: "model default" });
     const precision = h("select", { name: "precision" }, ["bf16", "fp16", "fp8", "fp32"].map((name) => h("option", { value: name }, name)));
     const whole = h("input", { type: "checkbox", name: "space", value: "whole" });
     const help = h("p", { class: "quiet" });
@@ -27,8 +28,8 @@ class Planner {
     cluster.addEventListener("change", fit);
     const field = (name, input) => h("label", {}, name, input);
     this.form = h("form", { class: "plan", onsubmit: (event) => { event.preventDefault(); this.search(); } },
-      field("Model", model), field("Cluster", cluster), field("Processors", gpus), field("Global batch, sequences", batch), field("Sequence length", seq), field("Precision", precision),
-      h("label", { class: "check" }, whole, "every schedule, offload too (slower)"), h("button", { class: "main", type: "submit" }, "Plan"));
+      field("Model", model), field("Cluster", cluster), field("GPUs", gpus), field("Global batch, sequences", batch), field("Sequence length", seq), field("Precision", precision),
+      h("label", { class: "check" }, whole, "search every schedule and offload (slower)"), h("button", { class: "main", type: "submit" }, "Plan"));
     model.value = choices.models.some((row) => row.name === "gpt3-175b") ? "gpt3-175b" : choices.models[0].name;
     cluster.value = choices.clusters.some((row) => row.name === "selene") ? "selene" : choices.clusters[0].name;
     gpus.value = 512;
@@ -59,14 +60,14 @@ class Planner {
     const best = found.top[0];
     this.detail = h("div");
     this.list = h("div");
-    const words = h("p", {}, h("b", {}, found.describe), `: ${seconds(best.step_s)} a step, ${count(best.tokens_per_s)} tokens/s, MFU ${percent(best.mfu)}, ${gigabytes(best.memory_bytes)} of ${gigabytes(found.capacity)} on each processor.`);
-    const counts = h("p", { class: "quiet" }, `${found.considered.toLocaleString("en")} layouts looked at, ${found.too_large.toLocaleString("en")} too large, ${found.evaluated.toLocaleString("en")} estimated in ${seconds(found.elapsed_s)}.${found.assumed.length ? " Assumed: " + found.assumed.join("; ") + "." : ""}`);
-    const timeline = new Timeline("A step, simulated", async () => { if (found.timeline.error) throw new Error(found.timeline.error); return found.timeline; });
+    const words = h("p", {}, h("b", {}, found.describe), `: ${seconds(best.step_s)} a step, ${count(best.tokens_per_s)} tokens/s, MFU ${percent(best.mfu)}, ${gigabytes(best.memory_bytes)} of ${gigabytes(found.capacity)} on each GPU.`);
+    const counts = h("p", { class: "quiet" }, `${found.considered.toLocaleString("en")} layouts considered, ${found.too_large.toLocaleString("en")} too large, ${found.evaluated.toLocaleString("en")} estimated in ${seconds(found.elapsed_s)}.${found.assumed.length ? " Assumed: " + found.assumed.join("; ") + "." : ""}`);
+    const timeline = new Timeline("Simulated step", async () => { if (found.timeline.error) throw new Error(found.timeline.error); return found.timeline; });
     this.scatter = h("div", { class: "scatter" });
     const stages = found.stages.length > 32 ? found.stages.filter((_, i) => i % Math.ceil(found.stages.length / 32) === 0) : found.stages;
     this.out.replaceChildren(card("The best layout", [], words, counts),
-      h("div", { class: "two" }, card("Layouts that fit: time against memory", [], this.scatter, this.detail), card("Why this one", [], this.reasons(found.explain))),
-      h("div", { class: "two" }, card("The best ten", [], this.list), card("Memory of one processor, by stage", [], memoryKey(), memoryBars(stages, found.capacity))), timeline.element);
+      h("div", { class: "two" }, card("Layouts that fit: step time against memory", [], this.scatter, this.detail), card("Why this one", [], this.reasons(found.explain))),
+      h("div", { class: "two" }, card("The best ten", [], this.list), card("Memory of one GPU, by stage", [], memoryKey(), memoryBars(stages, found.capacity))), timeline.element);
     timeline.show({ pipeline: true });
     this.choose(best);
     onResize(this.scatter, () => this.draw());
@@ -76,8 +77,8 @@ class Planner {
   reasons(explain) {
     const share = (one) => h("div", { class: "share" }, h("span", {}, one.what), h("div", { class: "bar" }, fill(h("i"), { style: { width: `${100 * one.part}%` } }, [])), h("span", { class: "amount" }, seconds(one.seconds)));
     return [h("h3", {}, "Where a step's time goes"), ...(explain.time || []).slice(0, 7).map(share),
-      explain.binds?.length ? [h("h3", {}, "What binds it"), h("ul", { class: "plain" }, explain.binds.map((text) => h("li", {}, text)))] : [],
-      explain.one_change?.length ? [h("h3", {}, "One change"), table(["axis", "to", "step"], explain.one_change.map((one) => [one.axis, `${one.from} → ${one.to}`, one.fits ? `${one.change >= 0 ? "+" : ""}${percent(one.change)}` : "no room"]), "What one change would cost")] : [],
+      explain.binds?.length ? [h("h3", {}, "What limits it"), h("ul", { class: "plain" }, explain.binds.map((text) => h("li", {}, text)))] : [],
+      explain.one_change?.length ? [h("h3", {}, "Effect of one change"), table(["axis", "to", "step"], explain.one_change.map((one) => [one.axis, `${one.from} → ${one.to}`, one.fits ? `${one.change >= 0 ? "+" : ""}${percent(one.change)}` : "does not fit"]), "Step time after one change of the layout")] : [],
       explain.warnings?.length ? h("ul", { class: "plain warn" }, explain.warnings.map((text) => h("li", {}, text))) : []];
   }
 
@@ -86,9 +87,9 @@ class Planner {
     this.draw();
     const known = [...this.found.top, ...this.found.front].find((one) => one.policy === point.policy);
     this.detail.replaceChildren(h("p", {}, h("b", {}, point.policy), h("br"), `${seconds(point.step_s)} a step (${point === this.found.top[0] ? "the best" : "+" + percent(point.step_s / this.found.top[0].step_s - 1)}), ${gigabytes(point.memory_bytes)}`,
-      known ? `; compute ${seconds(known.compute_s)}, bubble ${seconds(known.bubble_s)}, communication that shows ${seconds(known.exposed_s)}` : ""));
-    const rows = this.found.top.map((one) => [h("button", { type: "button", "aria-pressed": String(one === point), onclick: () => this.choose(one) }, one.policy), seconds(one.step_s), gigabytes(one.memory_bytes), percent(one.mfu)]);
-    this.list.replaceChildren(table(["layout", "step", "memory", "MFU"], rows, "The best ten layouts"));
+      known ? `; compute ${seconds(known.compute_s)}, bubble ${seconds(known.bubble_s)}, exposed communication ${seconds(known.exposed_s)}` : ""));
+    const rows = this.found.top.map((one) => [h("button", { type: "button", "aria-pressed": String(one === point), onclick: () => this.choose(one) }, one.policy), seconds(one.step_s), gigabytes(one.memory_bytes), percent(one.mfu), one.tie ? "tie" : ""]);
+    this.list.replaceChildren(table(["layout", "step", "memory", "MFU", "tie"], rows, "The best ten layouts"), h("p", { class: "quiet" }, this.found.ties || ""));
   }
 
   draw() {
@@ -98,10 +99,10 @@ class Planner {
     const best = top[0].step_s, slow = Math.min(8 * best, Math.max(...points.map((one) => one.step_s), best * 1.2));
     const x = (t) => left + Math.log(Math.min(t, slow) / best) / Math.log(slow / best) * (width - left - right - 8) + 6;
     const y = (m) => height - bottom - m / (capacity * 1.04) * (height - upper - bottom);
-    const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `${points.length} layouts: step time against memory. The table of the best ten says the same.` });
+    const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `${points.length} layouts: step time against memory. The table below lists the ten best layouts.` });
     for (const at of ticks(0, capacity / 1e9, 4)) svg.append(s("line", { class: "gridline", x1: left, x2: width - right, y1: y(at * 1e9), y2: y(at * 1e9) }), s("text", { x: left - 7, y: y(at * 1e9) + 4, "text-anchor": "end" }, `${at} GB`));
     for (const by of [1, 1.5, 2, 3, 4, 6, 8]) if (best * by <= slow * 1.001) svg.append(s("text", { x: x(best * by), y: height - 18, "text-anchor": "middle" }, seconds(best * by)));
-    svg.append(s("text", { x: (left + width) / 2, y: height - 3, "text-anchor": "middle" }, "time of a step"), s("line", { class: "limit", x1: left, x2: width - right, y1: y(capacity), y2: y(capacity) }), s("text", { x: width - right, y: y(capacity) - 4, "text-anchor": "end" }, "all there is"));
+    svg.append(s("text", { x: (left + width) / 2, y: height - 3, "text-anchor": "middle" }, "step time"), s("line", { class: "limit", x1: left, x2: width - right, y1: y(capacity), y2: y(capacity) }), s("text", { x: width - right, y: y(capacity) - 4, "text-anchor": "end" }, "memory of one GPU"));
     const stages = [...new Set(points.map((one) => Number(one.pp)))].sort((a, b) => a - b);
     for (const one of points) svg.append(s("circle", { class: `dim f${stages.indexOf(Number(one.pp)) % 8}`, cx: x(one.step_s).toFixed(1), cy: y(one.memory_bytes).toFixed(1), r: 3 }));
     svg.append(s("polyline", { class: "front", points: front.map((one) => `${x(one.step_s).toFixed(1)},${y(one.memory_bytes).toFixed(1)}`).join(" ") }));
@@ -114,7 +115,7 @@ class Planner {
       const nearest = all.reduce((a, b) => away(b) < away(a) ? b : a);
       if (away(nearest) < 24) this.choose(nearest);
     });
-    this.scatter.replaceChildren(h("ul", { class: "legend" }, stages.map((pp, i) => h("li", {}, h("i", { class: `swatch f${i % 8}` }), pp === 1 ? "no pipeline" : `${pp} stages`)), h("li", {}, "dashed: nothing is faster and smaller")), svg);
+    this.scatter.replaceChildren(h("ul", { class: "legend" }, stages.map((pp, i) => h("li", {}, h("i", { class: `swatch f${i % 8}` }), pp === 1 ? "no pipeline" : `${pp} stages`)), h("li", {}, "dashed line: Pareto front")), svg);
   }
 }
 
@@ -126,6 +127,6 @@ function memoryKey() {
 function memoryBars(stages, capacity) {
   const parts = (stage) => planKinds.map((kind) => (stage[kind] || 0) + (kind === "other" ? stage.slack || 0 : 0));
   const bars = stages.map((stage) => ({ name: `stage ${stage.stage}`, titles: planNames, parts: parts(stage) }));
-  return [stackedBars(bars, "m", capacity * 1.02, gigabytes, "Memory of one processor of each stage"),
-    asTable(["stage", ...planNames], stages.map((stage) => [String(stage.stage), ...parts(stage).map(gigabytes)]), "Memory of one processor of each stage")];
+  return [stackedBars(bars, "m", capacity * 1.02, gigabytes, "Memory of one GPU of each stage"),
+    asTable(["stage", ...planNames], stages.map((stage) => [String(stage.stage), ...parts(stage).map(gigabytes)]), "Memory of one GPU of each stage")];
 }

@@ -1,4 +1,4 @@
-// Where the data come from: the server that served the page, or the page itself when it is a report.
+// Data source: the dashboard server, or the JSON embedded in the page if the page is a report.
 const embedded = document.getElementById("data");
 const report = embedded ? JSON.parse(embedded.textContent) : null;
 
@@ -22,11 +22,11 @@ const source = {
   timeline: async (name, from, to, buckets) => {
     if (!report) return ask("timeline", { run: name, buckets, ...(Number.isFinite(from) ? { from, to } : {}) });
     const held = ofReport(name).timeline;
-    if (!held) throw new Error("this run wrote no trace (log.trace = true in its run file does)");
+    if (!held) throw new Error("this run wrote no trace. Set log.trace = true in its run file");
     if (held.error) throw new Error(held.error);
     return held;
   },
-  sample: (name) => report ? ofReport(name).sample : null,  // made with a report alone
+  sample: (name) => report ? ofReport(name).sample : null,  // only in reports
   planChoices: () => ask("plan/choices"),
   plan: (parameters) => ask("plan/search", parameters),
 };

@@ -1,7 +1,7 @@
-// What every rank did when: a row per rank, its communicators' work in a thin strip below, idle where nothing is drawn.
-// Drag to move, Ctrl and wheel (or pinch, or + and −) to zoom; the strip above shows which part of the trace is seen.
+// Timeline: one row per rank, with a thinner row below it for the rank's communicators. Gaps are idle time.
+// Drag to move, Ctrl and wheel (or pinch, or + and −) to zoom. The strip above shows the visible part of the trace.
 class Timeline {
-  // load(from, to, buckets) → window; static ones (a report, the planner) are given theirs once.
+  // load(from, to, buckets) returns a window of the trace. Static timelines (report, planner) load one window once.
   constructor(title, load) {
     this.load = load;
     this.window = null;
@@ -14,7 +14,7 @@ class Timeline {
     this.below = h("div");
     const button = (text, label, act) => h("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
     this.tools = h("span", { class: "tools" }, button("−", "Zoom out", () => this.zoom(2)), button("+", "Zoom in", () => this.zoom(0.5)),
-      button("‹", "Step before", () => this.toStep(-1)), button("›", "Next step", () => this.toStep(1)), button("All", "Whole trace", () => { this.touched = true; this.see(0, this.length); }));
+      button("‹", "Previous step", () => this.toStep(-1)), button("›", "Next step", () => this.toStep(1)), button("All", "Whole trace", () => { this.touched = true; this.see(0, this.length); }));
     this.holder = h("div", { class: "timeline" }, this.legend, this.strip, this.frame, this.tip, this.note, this.below);
     this.element = card(title, this.tools, this.holder);
     onResize(this.frame, () => { this.draw(); this.refine(); });
@@ -31,14 +31,15 @@ class Timeline {
     this.strip.addEventListener("pointermove", (event) => { if (event.buttons) this.jump(event); });
   }
 
-  // Asks for the whole before it is to be shown: a long trace takes the server a while.
+  // Requests the whole trace early, because the server needs some time to read a long trace.
   begin() {
     this.coming = this.load(null, null, 1500);
-    this.coming.catch(() => {});  // told when it is shown
+    this.coming.catch(() => {});  // show() reports the error
   }
 
-  // {ideal: text} of the schedule. `grown`: the same run, further on; the view stays where its reader put it, or with the
-  // latest steps where nobody touched it.
+  // description: {pipeline: whether the run has pipeline stages, ideal: text with the schedule's ideal bubble}.
+  // grown: the same run is shown again, with more steps. The view then stays where the user moved it, or follows the
+  // latest steps if the user has not moved it.
   async show(description, grown) {
     this.description = description || {};
     const before = grown && this.window && { from: this.from, to: this.to, touched: this.touched };
@@ -61,7 +62,7 @@ class Timeline {
     this.touched = before ? before.touched : false;
     const steps = this.window.steps;
     if (before?.touched) return this.see(before.from, before.to);
-    // Two steps in the middle say more than a picture of all; of a run that goes on, the latest.
+    // Initial view: two steps in the middle; for a running job the latest steps.
     const middle = grown ? Math.max(0, steps.length - 2) : Math.min(steps.length - 1, Math.max(1, Math.floor(steps.length / 2)));
     if (steps.length > 3) this.see(steps[middle][0] - (steps[middle][1] - steps[middle][0]) * 0.04, steps[Math.min(middle + 1, steps.length - 1)][1] * 1.0001);
     else this.see(0, this.length);
@@ -80,7 +81,7 @@ class Timeline {
     this.refine();
   }
 
-  // A finer window from the server once the view rests.
+  // Loads a window with more detail 120 ms after the last movement of the view.
   refine() {
     clearTimeout(this.waiting);
     if (!this.window || !this.load.live) return;
@@ -152,7 +153,7 @@ class Timeline {
     c.fillStyle = soft;
     this.window.ranks.forEach((rank, i) => {
       if (pitch < 12 && i % 4) return;
-      const text = /^rank \d+$/.test(rank.name) || !rank.name ? (g.left < 60 ? `r${rank.rank}` : `rank ${rank.rank}`) : rank.name.replace(/^copy 0 /, "").replace(/^copy (\d+) stage /, "$1/");
+      const text = /^rank \d+$/.test(rank.name) || !rank.name ? (g.left < 60 ? `r${rank.rank}` : `rank ${rank.rank}`) : rank.name.replace(/^replica 0 /, "").replace(/^replica (\d+) stage /, "$1/");
       c.fillText(text, 2, g.top + i * pitch + Math.min(g.row, 16) / 2 + 5, g.left - 6);
     });
     c.fillStyle = line;
@@ -176,7 +177,7 @@ class Timeline {
     }
   }
 
-  // In words: the step seen, its bubble, and where the window's time went.
+  // Text summary: the visible step, its bubble, and time by kind in the window.
   summarise() {
     const whole = this.whole, inside = (step) => (step[0] + step[1]) / 2 > this.from && (step[0] + step[1]) / 2 < this.to;
     const steps = whole.steps.filter(inside);
@@ -184,8 +185,8 @@ class Timeline {
     const words = [`${seconds((this.to - this.from) / 1e6)} of ${seconds(this.length / 1e6)}`];
     if (steps.length === 1) words.push(`step ${whole.steps.indexOf(steps[0]) + 1} took ${seconds((steps[0][1] - steps[0][0]) / 1e6)}`);
     if (bubbles.length && whole.ranks.length > 1)
-      words.push(`${this.description.pipeline ? "bubble" : "not computing"} ${percent(bubbles[bubbles.length >> 1])} of the computing time${bubbles.length > 1 ? " (median step)" : ""}${this.description.ideal ? `; ${this.description.ideal}` : ""}`);
-    if (whole.dropped) words.push(`${whole.dropped} spans did not fit in the trace`);
+      words.push(`${this.description.pipeline ? "bubble" : "idle"} ${percent(bubbles[bubbles.length >> 1])} of the compute time${bubbles.length > 1 ? " (median step)" : ""}${this.description.ideal ? `; ${this.description.ideal}` : ""}`);
+    if (whole.dropped) words.push(`${whole.dropped} spans missing (trace buffer full)`);
     this.note.textContent = words.join(" · ");
     this.shares();
   }
@@ -260,7 +261,7 @@ class Timeline {
     this.tip.classList.toggle("on", !!hit);
     if (!hit) return;
     const { flat, i } = hit, many = flat[i + 4] > 1;
-    this.tip.textContent = `${many ? `${flat[i + 4]} spans, most of it ${this.window.kinds[flat[i + 2]]}` : this.window.names[flat[i + 3]]}\n${this.window.kinds[flat[i + 2]]}, ${seconds(flat[i + 1] / 1e6)}\nrank ${hit.rank.rank}, ${hit.lineName || "row"}, at ${seconds(flat[i] / 1e6)}`;
+    this.tip.textContent = `${many ? `${flat[i + 4]} spans, mostly ${this.window.kinds[flat[i + 2]]}` : this.window.names[flat[i + 3]]}\n${this.window.kinds[flat[i + 2]]}, ${seconds(flat[i + 1] / 1e6)}\nrank ${hit.rank.rank}, ${hit.lineName || "row"}, at ${seconds(flat[i] / 1e6)}`;
     const around = this.holder.getBoundingClientRect(), tip = this.tip.getBoundingClientRect();
     const tx = Math.min(event.clientX - around.left + 14, around.width - tip.width - 4), ty = event.clientY - around.top + 16;
     this.tip.style.setProperty("transform", `translate(${Math.max(0, tx)}px, ${ty}px)`);

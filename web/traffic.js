@@ -1,14 +1,15 @@
-// Who sent how much to whom: a table of rank by rank for a few ranks, a map for many; for one tier of links or all.
+// Traffic matrix: bytes sent from rank to rank. A table for at most eight ranks, a heat map for more.
+// A menu selects one link tier or all of them.
 const kMostTabled = 8;
 class TrafficPanel {
   constructor() {
     this.canvas = h("canvas", { tabindex: "0", role: "img", "aria-label": "Bytes sent from rank to rank" });
     this.said = h("p", { class: "quiet" });
-    this.choice = h("select", { "aria-label": "Tier of links", onchange: () => this.draw() });
+    this.choice = h("select", { "aria-label": "Link tier", onchange: () => this.draw() });
     this.rows = h("div");
     this.few = h("div");
     this.map = h("div", {}, this.few, this.canvas, this.said);
-    this.nothing = h("p", { class: "quiet" }, "One rank talks to nobody.");
+    this.nothing = h("p", { class: "quiet" }, "Only one rank: no traffic.");
     this.body = h("div", { class: "matrix" }, this.map, this.rows);
     this.element = card("Communication", h("label", {}, "links ", this.choice), this.nothing, this.body);
     this.canvas.addEventListener("pointermove", (event) => {
@@ -31,21 +32,21 @@ class TrafficPanel {
   show(detail) {
     const traffic = detail.traffic || { ranks: 0, tiers: [], rows: [] };
     this.traffic = traffic;
-    if (this.n !== traffic.ranks) this.at = null;  // a pair that is read stays in view while a run goes on
+    if (this.n !== traffic.ranks) this.at = null;  // keeps the selected pair of ranks while the run continues
     this.n = traffic.ranks;
     const any = traffic.tiers.length > 0;
     this.nothing.hidden = any || traffic.rows.length > 0;
-    this.nothing.textContent = (detail.ranks || []).length === 1 ? "One rank talks to nobody." : "Ranks write what they sent (ranks/rank-K.json) every few seconds.";
+    this.nothing.textContent = (detail.ranks || []).length === 1 ? "Only one rank: no traffic." : "No traffic yet. The ranks write their counters (ranks/rank-K.json) every few seconds.";
     this.body.hidden = !any && !traffic.rows.length;
     this.map.hidden = !any;
     const before = this.choice.value, names = traffic.tiers.map((tier) => tier.name);
-    if (JSON.stringify(names) !== this.names) {  // an open list is left alone
+    if (JSON.stringify(names) !== this.names) {  // rebuilds the menu only if the tiers changed, so that an open menu stays open
       this.names = JSON.stringify(names);
       this.choice.replaceChildren(h("option", { value: "" }, "all"), ...names.map((name) => h("option", { value: name }, name || "unnamed")));
       if (names.includes(before)) this.choice.value = before;
     }
     this.rows.replaceChildren(table(["group", "operation", "algorithm", "links", "calls", "bytes", "time"],
-      traffic.rows.filter((row) => row.bytes > 0 || row.ms > 0).slice(0, 40).map((row) => [row.group, row.op, row.algo, row.transport, count(row.calls), bytes(row.bytes), seconds(row.ms / 1e3)]), "What was sent, by group and operation"));
+      traffic.rows.filter((row) => row.bytes > 0 || row.ms > 0).slice(0, 40).map((row) => [row.group, row.op, row.algo, row.transport, count(row.calls), bytes(row.bytes), seconds(row.ms / 1e3)]), "Bytes sent, by group and operation"));
     this.draw();
   }
 
@@ -109,6 +110,6 @@ class TrafficPanel {
     this.at = inside ? [from, to] : null;
     const total = (this.values || []).reduce((a, b) => a + b, 0);
     this.said.textContent = inside ? `rank ${from} to rank ${to}: ${bytes(this.values[from * this.n + to])}`
-      : `Rows send, columns receive; ${bytes(total)} in all. Bytes are the ranks' counts, shared among peers as their algorithm shares them.`;
+      : `Rows are senders, columns are receivers; ${bytes(total)} in all. Each rank counts the bytes that it sends; they are divided over the receivers as the collective algorithm does.`;
   }
 }

@@ -1,7 +1,7 @@
-// The dashboard: the runs under a folder, and the answers its page asks for. Read-only.
+// The dashboard: the runs in a folder, and the responses to requests of its web page. It never writes to the folder.
 //
-// `answer` may be called by several threads. A run is named by its place in the list of names, never by a path: what is
-// outside of the folder cannot be asked for.
+// `respond` is thread-safe. Requests identify a run by its name in the list of runs, never by a path, so no file
+// outside the folder can be requested.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "esp/dash/gate.h"
+#include "esp/dash/access_guard.h"
 #include "esp/dash/http_server.h"
 #include "esp/dash/run_folder.h"
 
@@ -19,32 +19,32 @@ namespace esp::dash {
 
 class Dashboard {
  public:
-  // A folder of runs (looked for two floors down), or one run. UsageError: no folder.
-  Dashboard(const std::string& folder, Knowledge knowledge);
+  // A folder that contains runs (up to two levels below it), or one run folder. UsageError: the folder does not exist.
+  Dashboard(const std::string& folder, DataProviders providers);
 
-  // The planner, where the app has one: a question as the query of a request, the answer as JSON. UsageError becomes
-  // {"error": …}.
+  // Answers requests of the planner page with JSON; set by the app. The query has the planner's inputs. A UsageError
+  // becomes {"error": …}.
   std::function<std::string(const Request& request)> planner;
 
-  // The runs' names: looks for new ones.
+  // Names of all runs; searches the folder for new ones.
   std::vector<std::string> names();
-  RunFolder* find(const std::string& name);  // null: none of that name
+  RunFolder* find(const std::string& name);  // null: no run has this name
 
-  // What a page asks for, behind the gate: "/", "/app.js", "/style.css", "/metrics", "/api/…".
-  Response answer(const Request& request, const std::string& path);
-  // For a server: requests that the gate refuses, and pages that are the same for all runs, need no worker.
-  Handlers handlers(const Gate& gate);
-  const Knowledge& knowledge() const { return knowledge_; }
+  // Responds to a request that passed the AccessGuard. Paths: "/", "/app.js", "/style.css", "/metrics", "/api/…".
+  Response respond(const Request& request, const std::string& path);
+  // Handlers for an HttpServer. Requests rejected by the guard and static pages are answered without a worker.
+  Handlers handlers(const AccessGuard& guard);
+  const DataProviders& providers() const { return providers_; }
 
  private:
-  std::optional<Response> static_answer(const std::string& path) const;
-  void look();
+  std::optional<Response> static_response(const std::string& path) const;
+  void find_new_runs();
   std::string api(const Request& request, const std::string& what);
-  std::string metrics();  // how all runs stand, for Prometheus
+  std::string metrics();  // state of all runs, in Prometheus text format
 
   std::string folder_;
-  Knowledge knowledge_;
-  std::mutex mutex_;  // guards runs_; taken before a run's own
+  DataProviders providers_;
+  std::mutex mutex_;  // guards runs_; locked before the mutex of a RunFolder
   std::map<std::string, std::unique_ptr<RunFolder>> runs_;
 };
 

@@ -1,4 +1,4 @@
-// The whole over real sockets: a folder of runs in, answers out, strangers refused.
+// End-to-end tests over sockets: run folders as input, HTTP responses as output, and clients that must be rejected.
 #include "esp/dash/dashboard.h"
 
 #include <arpa/inet.h>
@@ -24,21 +24,21 @@ namespace {
 
 constexpr const char* kEvil = "<script>alert(1)</script>";
 
-class Served : public ::testing::Test {
+class DashboardServer : public ::testing::Test {
  protected:
-  Served() {
+  DashboardServer() {
     for (const std::string& run : {std::string("one"), std::string(kEvil).substr(0, 7) + "x"}) {
       std::filesystem::create_directories(folder_ / run + "/ranks");
       std::ofstream(folder_ / run + "/metrics.jsonl") << "{\"step\":1,\"loss\":3.5,\"wall_s\":1}\n";
       std::ofstream(folder_ / run + "/run.toml") << "[run]\nname = \"" << kEvil << "\"\n\n[train]\nsteps = 7\n";
       std::ofstream(folder_ / run + "/ranks/rank-0.json") << R"({"rank":0,"comm":[]})";
     }
-    dashboard_ = std::make_unique<Dashboard>(folder_.path(), Knowledge{});
-    gate_ = std::make_unique<Gate>("token", server_.port());
+    dashboard_ = std::make_unique<Dashboard>(folder_.path(), DataProviders{});
+    gate_ = std::make_unique<AccessGuard>("token", server_.port());
     server_.start(dashboard_->handlers(*gate_));
   }
 
-  // The whole answer to these bytes.
+  // Sends these bytes and returns the whole response.
   std::string raw(const std::string& bytes) const {
     const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     timeval limit{5, 0};
@@ -66,10 +66,10 @@ class Served : public ::testing::Test {
   obs::TemporaryFolder folder_;
   HttpServer server_{0};
   std::unique_ptr<Dashboard> dashboard_;
-  std::unique_ptr<Gate> gate_;
+  std::unique_ptr<AccessGuard> gate_;
 };
 
-TEST_F(Served, PrometheusIsToldOfAllRuns) {
+TEST_F(DashboardServer, ServesPrometheusMetricsOfAllRuns) {
   const std::string answer = get("/token/metrics");
   EXPECT_EQ(status(answer), 200);
   EXPECT_NE(answer.find("Content-Type: text/plain; version=0.0.4; charset=utf-8"), std::string::npos) << answer;
@@ -78,7 +78,7 @@ TEST_F(Served, PrometheusIsToldOfAllRuns) {
   EXPECT_EQ(status(get("/metrics")), 403);
 }
 
-TEST_F(Served, ThePageAndItsFilesUnderAStrictPolicy) {
+TEST_F(DashboardServer, ServesPageWithStrictContentSecurityPolicy) {
   const std::string page = get("/token/");
   EXPECT_EQ(status(page), 200);
   for (const char* wanted : {"Content-Security-Policy: default-src 'none'", "script-src 'self'",
@@ -86,13 +86,13 @@ TEST_F(Served, ThePageAndItsFilesUnderAStrictPolicy) {
                              "Referrer-Policy: no-referrer", "Cross-Origin-Resource-Policy: same-origin", "text/html"})
     EXPECT_NE(page.find(wanted), std::string::npos) << wanted;
   EXPECT_EQ(page.find("unsafe"), std::string::npos);
-  EXPECT_EQ(page.find("http://", page.find("<html")), std::string::npos);  // nothing from elsewhere
+  EXPECT_EQ(page.find("http://", page.find("<html")), std::string::npos);  // the page loads nothing from other servers
   EXPECT_NE(get("/token/app.js").find("text/javascript"), std::string::npos);
   EXPECT_NE(get("/token/style.css").find("text/css"), std::string::npos);
   EXPECT_EQ(status(get("/token/nothing")), 404);
 }
 
-TEST_F(Served, RunsSeriesAndDetail) {
+TEST_F(DashboardServer, ServesRunsSeriesAndDetail) {
   const auto runs = body(get("/token/api/runs"));
   ASSERT_EQ(runs["runs"].size(), 2u);
   EXPECT_EQ(runs["runs"][1]["name"], "one");
@@ -101,7 +101,7 @@ TEST_F(Served, RunsSeriesAndDetail) {
   const auto detail = body(get("/token/api/run?run=one"));
   EXPECT_EQ(detail["steps"], 7);
   EXPECT_EQ(detail["ranks"].size(), 1u);
-  // It grows, and new runs are found.
+  // The run's log grows, and a new run appears in the folder.
   std::ofstream(folder_ / "one/metrics.jsonl", std::ios::app) << "{\"step\":2,\"loss\":2.5}\n";
   std::filesystem::create_directories(folder_ / "deeper/two");
   std::ofstream(folder_ / "deeper/two/metrics.jsonl") << "{\"step\":1,\"loss\":1}\n";
@@ -110,13 +110,13 @@ TEST_F(Served, RunsSeriesAndDetail) {
   EXPECT_EQ(status(get("/token/api/run?run=deeper%2Ftwo")), 200);
 }
 
-TEST_F(Served, NothingOutsideOfTheFolder) {
+TEST_F(DashboardServer, RejectsRunsOutsideOfFolder) {
   for (const char* run : {"..", "../..", "%2Fetc", "one/../..", ""})
     EXPECT_EQ(status(get(std::string("/token/api/run?run=") + run)), 404) << run;
   EXPECT_NE(get("/token/api/timeline?run=one").find("log.trace"), std::string::npos);
 }
 
-TEST_F(Served, StrangersAreRefused) {
+TEST_F(DashboardServer, RejectsRequestsOfOtherHostsAndSites) {
   EXPECT_EQ(status(get("/")), 403);
   EXPECT_EQ(status(get("/wrong/api/runs")), 403);
   EXPECT_EQ(status(get("/token/api/runs", "Origin: http://evil.example\r\n")), 403);
@@ -128,16 +128,16 @@ TEST_F(Served, StrangersAreRefused) {
   EXPECT_EQ(get("/").find("token\""), std::string::npos);
 }
 
-TEST_F(Served, AHeadHasNoBody) {
+TEST_F(DashboardServer, HeadResponseHasNoBody) {
   const std::string answer = raw(fmt::format("HEAD /token/ HTTP/1.1\r\nHost: localhost:{}\r\n\r\n", server_.port()));
   EXPECT_EQ(status(answer), 200);
   EXPECT_TRUE(answer.ends_with("\r\n\r\n"));
 }
 
-// However a run is called, and whatever its run file says, the data of a report stay data.
-TEST_F(Served, NothingOfARunBecomesMarkupInAReport) {
+// HTML markup in run names and run files must stay inside the JSON data of a report.
+TEST_F(DashboardServer, ReportEscapesRunData) {
   RunFolder run(folder_ / "one", kEvil);
-  const std::string page = report_page({&run}, Knowledge{});
+  const std::string page = report_page({&run}, DataProviders{});
   EXPECT_EQ(page.find(kEvil), std::string::npos);
   EXPECT_NE(page.find("\\u003cscript"), std::string::npos);
   EXPECT_NE(page.find("script-src 'nonce-"), std::string::npos);
@@ -147,8 +147,8 @@ TEST_F(Served, NothingOfARunBecomesMarkupInAReport) {
   EXPECT_NE(data["runs"][0]["detail"]["run_toml"].get<std::string>().find(kEvil), std::string::npos);
 }
 
-// Run folders that cannot be read, each in another way, beside one that can.
-class UnreadableRuns : public Served {
+// Unreadable run folders, each with a different cause, beside one readable run.
+class UnreadableRuns : public DashboardServer {
  protected:
   UnreadableRuns() {
     for (const char* name : {"closed", "closed_log", "cut_summary", "deep_run_file", "deep_rank", "folder_log",
@@ -173,7 +173,7 @@ class UnreadableRuns : public Served {
     std::filesystem::resize_file(at("sparse_log") + "/metrics.jsonl", uint64_t{200} << 30);
     std::filesystem::permissions(at("closed_log") + "/metrics.jsonl", std::filesystem::perms::none);
     std::filesystem::permissions(at("closed"), std::filesystem::perms::none);
-    // Root may read everything.
+    // Root may read any file, so a test that runs as root continues as another user.
     std::filesystem::permissions(folder_.path(), std::filesystem::perms::all);
     if (::geteuid() == 0) {
       EXPECT_EQ(::seteuid(65534), 0);
@@ -190,7 +190,7 @@ class UnreadableRuns : public Served {
                                                     "link_log", "pipe_log",   "pipe_only"};
 };
 
-TEST_F(UnreadableRuns, AffectTheirOwnRowsOnly) {
+TEST_F(UnreadableRuns, ShowErrorsInTheirOwnRowsOnly) {
   const auto runs = body(get("/token/api/runs"))["runs"];
   ASSERT_EQ(runs.size(), 13u) << runs;
   std::map<std::string, nlohmann::json> by_name;
@@ -215,14 +215,14 @@ TEST_F(UnreadableRuns, AffectTheirOwnRowsOnly) {
   EXPECT_NE(metrics.find("espalier_unreadable_files{run=\"pipe_log\"} 1"), std::string::npos) << metrics;
 }
 
-TEST_F(UnreadableRuns, AreLeftOutOfTheCurvesOfAReport) {
+TEST_F(UnreadableRuns, AreOmittedFromReportCurves) {
   std::vector<std::unique_ptr<RunFolder>> runs;
   std::vector<RunFolder*> borrowed;
   for (const FoundRun& run : find_runs(folder_.path())) {
     runs.push_back(std::make_unique<RunFolder>(run.path, run.name));
     borrowed.push_back(runs.back().get());
   }
-  const std::string page = report_page(borrowed, Knowledge{});
+  const std::string page = report_page(borrowed, DataProviders{});
   const size_t begin = page.find("id=\"data\">") + 10;
   const auto data = nlohmann::json::parse(page.substr(begin, page.find("</script>", begin) - begin));
   ASSERT_EQ(data["runs"].size(), 13u);
@@ -236,11 +236,11 @@ TEST_F(UnreadableRuns, AreLeftOutOfTheCurvesOfAReport) {
   }
 }
 
-TEST(DashboardFolder, MustBeThere) {
+TEST(DashboardFolder, RejectsMissingFolder) {
   EXPECT_THROW(Dashboard("/nowhere/at/all", {}), IoError);
 }
 
-TEST_F(Served, TheTimelineFollowsTheRanksAndThenShowsTheWhole) {
+TEST_F(DashboardServer, ReadsRankTracesUntilMergedTraceExists) {
   const auto write = [&](const std::string& file, int rank, int seconds_later) {
     const std::string path = folder_ / "one/" + file;
     std::ofstream(path) << fmt::format(
@@ -255,7 +255,7 @@ TEST_F(Served, TheTimelineFollowsTheRanksAndThenShowsTheWhole) {
   EXPECT_EQ(ranks(), 2u);
   write("trace.json", 0, 2);
   EXPECT_EQ(ranks(), 1u);
-  write("ranks/trace-0.json", 0, 3);  // trained again in the same folder
+  write("ranks/trace-0.json", 0, 3);  // a new training run in the same folder
   EXPECT_EQ(ranks(), 2u);
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether the folder has an entry of that name, of any kind, or cannot be searched.
+// True if the folder has an entry of this name, of any type, or if the folder cannot be searched.
 bool may_have(const std::string& path) {
   struct stat now {};
   return ::lstat(path.c_str(), &now) == 0 || errno == EACCES;
@@ -38,7 +38,7 @@ std::string tail_of(const fs::path& path, size_t num_parts) {
   return tail.empty() ? "/" : tail.string();
 }
 
-// What goes wrong in one folder leaves the others alone.
+// An error in one folder does not affect the others.
 void add_runs(const fs::path& root, const fs::path& folder, int num_levels, std::vector<FoundRun>& found) {
   std::error_code error;
   for (auto at = fs::directory_iterator(folder, error); !error && at != fs::directory_iterator(); at.increment(error)) {

@@ -1,4 +1,4 @@
-// Run folders by path: which folders are runs, and how each is named among the others.
+// Finds run folders and gives each run a unique name.
 #pragma once
 
 #include <string>
@@ -6,20 +6,21 @@
 
 namespace esp::dash {
 
-// A folder with a run.toml or a metrics.jsonl, or one that may not be looked into: its row says so.
+// Whether the folder has run.toml or metrics.jsonl. Also true for an unreadable folder, so that the list of runs shows
+// its error.
 bool is_run_folder(const std::string& path);
 
 struct FoundRun {
   std::string path, name;
 };
 
-// The folder itself where it is a run, else the runs at most two levels below it, named by their path from `folder`.
-// Symbolic links are not followed below it; a folder that may not be looked into is listed.
+// If `folder` is a run, only this run. Otherwise the runs at most two levels below it, each named by its path relative
+// to `folder`. Symbolic links below it are not followed. Unreadable folders are listed.
 std::vector<FoundRun> find_runs(const std::string& folder);
 
-// The runs of all folders, each once, in the order given. A name is the last part of the path, with as many parts
-// before it as it takes to differ from the others: a/base and b/base. A folder without a run is an IoError, or a line
-// of `refused` where that is given.
+// The runs of all folders in the given order, without duplicates. A name is the last part of the path, extended to the
+// left until it is unique: a/base and b/base. For a folder without a run, adds an error message to `refused`, or
+// throws IoError if `refused` is not given.
 std::vector<FoundRun> find_all_runs(const std::vector<std::string>& folders,
                                     std::vector<std::string>* refused = nullptr);
 

@@ -31,21 +31,21 @@ class FindRuns : public testing::Test {
   obs::TemporaryFolder folder_;
 };
 
-TEST_F(FindRuns, NamesRunsByTheirLastPartWhereThatIsEnough) {
+TEST_F(FindRuns, NamesRunsByLastPathPartWhenUnique) {
   EXPECT_THAT(names(find_all_runs({make("a/one"), make("b/two")})), ElementsAre("one", "two"));
 }
 
-TEST_F(FindRuns, NamesRunsOfOneNameByAsManyPartsAsDiffer) {
+TEST_F(FindRuns, ExtendsEqualNamesUntilUnique) {
   EXPECT_THAT(names(find_all_runs({make("x/a/base"), make("y/a/base"), make("y/b/base"), make("other")})),
               ElementsAre("x/a/base", "y/a/base", "b/base", "other"));
 }
 
-TEST_F(FindRuns, ListsARunOnceWhenItIsGivenTwice) {
+TEST_F(FindRuns, ListsRunOnceWhenGivenTwice) {
   const std::string run = make("a/one");
   EXPECT_THAT(names(find_all_runs({run, run + "/", at("a/../a/one"), at("a")})), ElementsAre("one"));
 }
 
-TEST_F(FindRuns, LooksIntoFoldersOfRuns) {
+TEST_F(FindRuns, SearchesFoldersOfRuns) {
   make("runs/b");
   make("runs/a");
   make("runs/sweep/c");
@@ -53,7 +53,7 @@ TEST_F(FindRuns, LooksIntoFoldersOfRuns) {
   EXPECT_THAT(names(find_all_runs({at("runs")})), ElementsAre("a", "b", "c"));
 }
 
-TEST_F(FindRuns, RefusesFoldersWithoutARunByName) {
+TEST_F(FindRuns, ReportsFoldersWithoutRun) {
   const std::string run = make("one");
   std::filesystem::create_directories(at("empty"));
   EXPECT_THROW(find_all_runs({run, at("empty")}), IoError);

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <optional>
 
-#include "esp/dash/plain_text.h"
+#include "esp/dash/json_text.h"
 
 namespace esp::dash {
 namespace {
@@ -24,8 +24,8 @@ int hex(char c) {
   return -1;
 }
 
-// Nothing where an escape is broken or hides bytes that are not UTF-8, NUL, or in a path any control character. A value
-// of the query may name a run folder whose name has control characters.
+// Percent-decodes. nullopt: a broken escape, bytes that are not UTF-8, or NUL; in a path, also any control character. A
+// query value may have control characters, because names of run folders may.
 std::optional<std::string> decoded(std::string_view text, bool in_query) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -67,7 +67,7 @@ int read_first_line(std::string_view line, Request& request) {
   if (version != "HTTP/1.1" && version != "HTTP/1.0") return version.starts_with("HTTP/") ? 505 : 400;
   if (method.empty() || !std::all_of(method.begin(), method.end(), is_token)) return 400;
   if (method != "GET" && method != "HEAD") return 405;
-  // Origin form only: an absolute target is for proxies, which we are not.
+  // The target must be a path. Other forms, such as absolute URLs, are for proxies.
   if (target.empty() || target[0] != '/') return 400;
   for (const char c : target)
     if (c <= 0x20 || c >= 0x7f || c == '#') return 400;
@@ -83,14 +83,15 @@ int read_header(std::string_view line, Request& request) {
   const size_t colon = line.find(':');
   if (colon == 0 || colon == std::string_view::npos) return 400;
   std::string name(line.substr(0, colon));
-  if (!std::all_of(name.begin(), name.end(), is_token)) return 400;  // a folded line begins with a space
+  // also rejects folded header lines, which begin with a space
+  if (!std::all_of(name.begin(), name.end(), is_token)) return 400;
   for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   std::string_view value = line.substr(colon + 1);
   while (!value.empty() && (value.front() == ' ' || value.front() == '\t')) value.remove_prefix(1);
   while (!value.empty() && (value.back() == ' ' || value.back() == '\t')) value.remove_suffix(1);
   for (const char c : value)
     if ((static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f) return 400;
-  // What decides who asks, and for what, may be said once only.
+  // Headers that decide about access, or declare a body, must not occur twice.
   if ((name == "host" || name == "origin" || name == "content-length") && request.header(name)) return 400;
   if (name == "transfer-encoding" || (name == "content-length" && value != "0")) return 413;
   if (request.headers.size() == kMaxHeaders) return 431;
@@ -112,12 +113,12 @@ std::string Request::parameter(std::string_view name) const {
   return {};
 }
 
-double Request::number(std::string_view name, double without) const {
+double Request::number(std::string_view name, double fallback) const {
   const std::string text = parameter(name);
-  double value = without;
+  double value = fallback;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return !text.empty() && error == std::errc() && end == text.data() + text.size() && std::isfinite(value) ? value
-                                                                                                           : without;
+                                                                                                           : fallback;
 }
 
 size_t request_end(std::string_view text) {

@@ -1,7 +1,8 @@
-// The head of an HTTP/1.x request, as the dashboard understands it: GET and HEAD, no body, 8 KiB at most.
+// Parser for the head of an HTTP/1.x request: GET or HEAD, no body, at most 8 KiB.
 //
-// Strict rather than helpful: what a browser never sends (a folded header, two Host lines, a body, a control character,
-// a broken escape) is refused with the status that says so. Pure; the bytes may come from anybody on the machine.
+// The parser is strict. It rejects input that browsers never send, and returns the matching HTTP status: a folded
+// header, two Host lines, a body, a control character, a broken escape. Pure. The bytes are untrusted, because any
+// local process can connect.
 #pragma once
 
 #include <cstddef>
@@ -17,19 +18,20 @@ inline constexpr size_t kMaxRequestBytes = 8192;
 struct Request {
   std::string method;                                               // "GET" or "HEAD"
   std::string path;                                                 // decoded, begins with '/'
-  std::vector<std::pair<std::string, std::string>> query, headers;  // decoded; header names in lower case
+  std::vector<std::pair<std::string, std::string>> query, headers;  // both decoded; header names are in lower case
 
-  const std::string* header(std::string_view name) const;      // null: not there
-  std::string parameter(std::string_view name) const;          // of the query; empty: not there
-  double number(std::string_view name, double without) const;  // finite, or `without`
+  const std::string* header(std::string_view name) const;  // null: no such header
+  std::string parameter(std::string_view name) const;      // value of a query parameter; empty: not given
+  // value of a query parameter; `fallback` if it is not given or not a finite number
+  double number(std::string_view name, double fallback) const;
 };
 
 struct ParsedRequest {
-  int status = 0;  // 0: understood; else what to answer
+  int status = 0;  // 0: valid; otherwise the HTTP status of the error response
   Request request;
 };
 
-// Where the head ends (behind its empty line), or npos.
+// Position after the empty line that ends the head, or npos.
 size_t request_end(std::string_view text);
 ParsedRequest parse_request(std::string_view head);
 

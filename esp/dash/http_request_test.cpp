@@ -13,7 +13,7 @@ std::string get(const std::string& target, const std::string& headers = "Host: l
   return "GET " + target + " HTTP/1.1\r\n" + headers + "\r\n";
 }
 
-TEST(HttpRequest, ReadsWhatABrowserSends) {
+TEST(HttpRequest, ParsesBrowserRequest) {
   const ParsedRequest parsed = parse_request(
       get("/t/api/series?run=a%20b%2Fc&keys=loss,lr&from=-1.5e3&flag", "HOST:  127.0.0.1:80 \r\nX-Odd: \t x\r\n"));
   ASSERT_EQ(parsed.status, 0);
@@ -32,7 +32,7 @@ TEST(HttpRequest, ReadsWhatABrowserSends) {
   EXPECT_EQ(request.header("origin"), nullptr);
 }
 
-TEST(HttpRequest, RefusesOtherMethodsAndBodies) {
+TEST(HttpRequest, RejectsOtherMethodsAndBodies) {
   EXPECT_EQ(status_of("HEAD / HTTP/1.0\r\n\r\n"), 0);
   for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "get"})
     EXPECT_EQ(status_of(std::string(method) + " / HTTP/1.1\r\nHost: a\r\n\r\n"), 405) << method;
@@ -41,13 +41,13 @@ TEST(HttpRequest, RefusesOtherMethodsAndBodies) {
   EXPECT_EQ(status_of(get("/", "Host: a\r\nContent-Length: 0\r\n")), 0);
 }
 
-TEST(HttpRequest, TakesControlCharactersInAValue) {
+TEST(HttpRequest, AcceptsControlCharactersInQueryValue) {
   const ParsedRequest read = parse_request(get("/?run=two%0alines"));
   ASSERT_EQ(read.status, 0);
   EXPECT_EQ(read.request.parameter("run"), "two\nlines");
 }
 
-TEST(HttpRequest, RefusesWhatIsNoRequest) {
+TEST(HttpRequest, RejectsMalformedRequests) {
   for (const std::string& bad : {get("http://evil/"),
                                  get("*"),
                                  get("/a b"),
@@ -79,7 +79,7 @@ TEST(HttpRequest, RefusesWhatIsNoRequest) {
   EXPECT_EQ(status_of("GET / HTTP/2.0\r\n\r\n"), 505);
 }
 
-TEST(HttpRequest, RefusesWhatIsTooLong) {
+TEST(HttpRequest, RejectsTooLongRequests) {
   EXPECT_EQ(status_of(get("/" + std::string(kMaxRequestBytes, 'a'))), 431);
   std::string many;
   for (int i = 0; i < 100; ++i) many += "a: b\r\n";

@@ -25,16 +25,17 @@ namespace esp::dash {
 namespace {
 
 constexpr int kNumWorkers = 4, kBacklog = 4096, kMaxAccepts = 32, kMaxEvents = 128;
-constexpr size_t kMaxJobs = 64;
-constexpr uint64_t kListener = 0, kWake = 1;  // what epoll reports; connections count from 2
+constexpr size_t kMaxPending = 64;
+// ids of these two descriptors in epoll events; ids of connections begin at 2
+constexpr uint64_t kListener = 0, kWake = 1;
 
-// What a connection is doing. Connections of one state have equal time for it, so each list of them is in the order
-// of their deadlines.
-enum State : size_t { kReading, kInWork, kSending, kClosing, kNumStates };
+// State of a connection. All connections in one state have the same timeout, so the list of a state is ordered by
+// deadline.
+enum ConnectionState : size_t { kReading, kWaitingForWorker, kSending, kClosing, kNumStates };
 constexpr std::array<Duration, kNumStates> kTimeouts = {std::chrono::seconds(5), std::chrono::minutes(10),
                                                         std::chrono::seconds(20), std::chrono::milliseconds(500)};
 
-const char* reason(int status) {
+const char* reason_phrase(int status) {
   switch (status) {
     case 200:
       return "OK";
@@ -63,22 +64,22 @@ const char* reason(int status) {
   }
 }
 
-std::string head_of(const Response& r) {
+std::string response_head(const Response& r) {
   return fmt::format(
       "HTTP/1.1 {} {}\r\nContent-Type: {}; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n"
       "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
       "Referrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\n"
       "Cross-Origin-Opener-Policy: same-origin\r\nContent-Security-Policy: {}\r\n{}\r\n",
-      r.status, reason(r.status), r.type, r.body.size(),
+      r.status, reason_phrase(r.status), r.type, r.body.size(),
       r.policy.empty() ? "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" : r.policy,
       r.status == 405 ? "Allow: GET, HEAD\r\n" : "");
 }
 
-Response plain(int status) {
-  return {status, "text/plain", reason(status), ""};
+Response plain_response(int status) {
+  return {status, "text/plain", reason_phrase(status), ""};
 }
 
-// Half of the descriptors this process may have are for the files of runs.
+// Half of this process's file descriptors stay free for the files of runs.
 size_t connection_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return HttpServer::kMaxConnections;
@@ -91,17 +92,17 @@ bool would_block(ssize_t result) {
 
 }  // namespace
 
-// Everything in here is of the loop's thread alone.
+// The epoll loop. Only its own thread uses its members.
 class HttpServer::Loop {
  public:
   explicit Loop(HttpServer& server) : server_(server), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-    if (epoll_ < 0) throw IoError(fmt::format("cannot make an epoll instance: {}", errno_text(errno)));
+    if (epoll_ < 0) throw IoError(fmt::format("dashboard: cannot create its epoll descriptor: {}", errno_text(errno)));
     watch(EPOLL_CTL_ADD, server_.listener_, EPOLLIN, kListener);
     watch(EPOLL_CTL_ADD, server_.wake_, EPOLLIN, kWake);
   }
   ~Loop() {
     for (const auto& connections : by_state_)
-      for (const Connection& one : connections) ::close(one.fd);
+      for (const Connection& connection : connections) ::close(connection.fd);
     ::close(epoll_);
   }
 
@@ -110,34 +111,35 @@ class HttpServer::Loop {
     for (;;) {
       const int n = ::epoll_wait(epoll_, events.data(), kMaxEvents, wait_ms());
       if (n == 0) set_accepting(true);
-      bool callers = false, woken = false;
+      bool has_new_clients = false, woken = false;
       for (int i = 0; i < n; ++i) {
-        const uint64_t number = events[static_cast<size_t>(i)].data.u64;
-        callers |= number == kListener;
-        woken |= number == kWake;
-        if (const auto found = by_number_.find(number); found != by_number_.end())
+        const uint64_t id = events[static_cast<size_t>(i)].data.u64;
+        has_new_clients |= id == kListener;
+        woken |= id == kWake;
+        if (const auto found = by_id_.find(id); found != by_id_.end())
           advance(found->second, events[static_cast<size_t>(i)].events);
       }
-      if (woken && !take_answers()) return;
-      close_late_ones();
-      if (callers) accept_some();  // last: open connections are served before a new one replaces one
+      if (woken && !send_completed()) return;
+      close_expired();
+      // open connections are handled first, because accepting may close one of them
+      if (has_new_clients) accept_clients();
     }
   }
 
  private:
   struct Connection {
-    uint64_t number = 0;
+    uint64_t id = 0;
     int fd = -1;
-    State state = kReading;
+    ConnectionState state = kReading;
     Clock::time_point until;
     bool head_only = false;
-    std::string bytes;  // the request so far, then the answer
+    std::string bytes;  // first the received part of the request, then the response
     size_t num_sent = 0;
   };
-  using Place = std::list<Connection>::iterator;
+  using ConnectionIterator = std::list<Connection>::iterator;
 
-  void watch(int operation, int fd, uint32_t events, uint64_t number) const {
-    epoll_event event{events, {.u64 = number}};
+  void watch(int operation, int fd, uint32_t events, uint64_t id) const {
+    epoll_event event{events, {.u64 = id}};
     ::epoll_ctl(epoll_, operation, fd, &event);
   }
 
@@ -149,165 +151,169 @@ class HttpServer::Loop {
     return first.left_ms();
   }
 
-  // Callers wait in the kernel's queue until a connection is closed, or a second has passed.
+  // While accepting is off, new clients wait in the listen queue of the socket. Accepting is switched on again when a
+  // connection closes, or when no event has arrived for one second.
   void set_accepting(bool on) {
     if (accepting_ != on) watch(EPOLL_CTL_MOD, server_.listener_, on ? uint32_t{EPOLLIN} : 0, kListener);
     accepting_ = on;
   }
 
-  void set_state(Place one, State state, uint32_t events) {
-    by_state_[state].splice(by_state_[state].end(), by_state_[one->state], one);
-    one->state = state;
-    one->until = Clock::now() + kTimeouts[state];
-    watch(EPOLL_CTL_MOD, one->fd, events, one->number);
+  void set_state(ConnectionIterator connection, ConnectionState state, uint32_t events) {
+    by_state_[state].splice(by_state_[state].end(), by_state_[connection->state], connection);
+    connection->state = state;
+    connection->until = Clock::now() + kTimeouts[state];
+    watch(EPOLL_CTL_MOD, connection->fd, events, connection->id);
   }
 
-  void close(Place one) {
-    if (one->state == kInWork) {
+  void close(ConnectionIterator connection) {
+    if (connection->state == kWaitingForWorker) {
       const std::lock_guard lock(server_.mutex_);
-      std::erase_if(server_.jobs_, [&](const Job& job) { return job.connection == one->number; });
+      std::erase_if(server_.pending_,
+                    [&](const PendingRequest& pending) { return pending.connection == connection->id; });
     }
-    if (one->state == kSending) unsent_bytes_ -= one->bytes.size();
-    ::close(one->fd);
-    by_number_.erase(one->number);
-    by_state_[one->state].erase(one);
+    if (connection->state == kSending) unsent_bytes_ -= connection->bytes.size();
+    ::close(connection->fd);
+    by_id_.erase(connection->id);
+    by_state_[connection->state].erase(connection);
     set_accepting(true);
   }
 
-  // The connection to close for a new one: of those that have not asked yet the one that came first, else the one that
-  // has been reading its answer for longest. Who waits for a worker is not at fault.
-  std::optional<Place> oldest() {
-    for (const State state : {kClosing, kReading, kSending})
+  // Chooses the connection to close so that a new one can be accepted. The order is: a connection that is being
+  // closed; the oldest one without a complete request; the one whose client has been reading its response longest.
+  // A connection that waits for a worker is never chosen.
+  std::optional<ConnectionIterator> connection_to_evict() {
+    for (const ConnectionState state : {kClosing, kReading, kSending})
       if (!by_state_[state].empty()) return by_state_[state].begin();
     return std::nullopt;
   }
 
-  void close_late_ones() {
+  void close_expired() {
     const auto now = Clock::now();
     for (auto& connections : by_state_)
       while (!connections.empty() && connections.front().until <= now) {
-        const Place late = connections.begin();
-        if (late->state == kReading && !late->bytes.empty())
-          send(late, plain(408));
+        const ConnectionIterator expired = connections.begin();
+        if (expired->state == kReading && !expired->bytes.empty())
+          send(expired, plain_response(408));
         else
-          close(late);
+          close(expired);
       }
   }
 
-  void accept_some() {
+  void accept_clients() {
     for (int i = 0; i < kMaxAccepts; ++i) {
-      const bool full = by_number_.size() >= max_connections_;
-      const std::optional<Place> silent = oldest();
-      if (full && !silent) return set_accepting(false);
+      const bool full = by_id_.size() >= max_connections_;
+      const std::optional<ConnectionIterator> evictable = connection_to_evict();
+      if (full && !evictable) return set_accepting(false);
       const int fd = ::accept4(server_.listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (fd < 0 && errno != EMFILE && errno != ENFILE) return;  // no more callers, or one that is gone
-      if (fd < 0 && !silent) return set_accepting(false);
-      if (fd < 0 || full) close(*silent);
+      if (fd < 0 && errno != EMFILE && errno != ENFILE) return;  // no more clients are waiting, or the client has gone
+      if (fd < 0 && !evictable) return set_accepting(false);
+      if (fd < 0 || full) close(*evictable);
       if (fd < 0) continue;
       auto& readers = by_state_[kReading];
-      const Place one = readers.insert(
-          readers.end(), {next_number_++, fd, kReading, Clock::now() + kTimeouts[kReading], false, {}, 0});
-      by_number_.emplace(one->number, one);
-      watch(EPOLL_CTL_ADD, fd, EPOLLIN, one->number);
-      receive(one);
+      const ConnectionIterator connection =
+          readers.insert(readers.end(), {next_id_++, fd, kReading, Clock::now() + kTimeouts[kReading], false, {}, 0});
+      by_id_.emplace(connection->id, connection);
+      watch(EPOLL_CTL_ADD, fd, EPOLLIN, connection->id);
+      receive(connection);
     }
   }
 
-  void advance(Place one, uint32_t events) {
-    switch (one->state) {
+  void advance(ConnectionIterator connection, uint32_t events) {
+    switch (connection->state) {
       case kReading:
-        return receive(one);
-      case kInWork:  // the client has closed its side: it is gone
-        return close(one);
+        return receive(connection);
+      case kWaitingForWorker:  // the client has closed the connection
+        return close(connection);
       case kSending:
-        return (events & (EPOLLERR | EPOLLHUP)) != 0 ? close(one) : send_more(one);
+        return (events & (EPOLLERR | EPOLLHUP)) != 0 ? close(connection) : send_more(connection);
       default:
-        return drain(one);
+        return drain(connection);
     }
   }
 
-  void receive(Place one) {
+  void receive(ConnectionIterator connection) {
     std::array<char, 4096> buffer;
-    std::string& head = one->bytes;
+    std::string& head = connection->bytes;
     while (request_end(head) == std::string::npos) {
-      if (head.size() > kMaxRequestBytes) return send(one, plain(431));
-      const ssize_t n = ::recv(one->fd, buffer.data(), buffer.size(), 0);
+      if (head.size() > kMaxRequestBytes) return send(connection, plain_response(431));
+      const ssize_t n = ::recv(connection->fd, buffer.data(), buffer.size(), 0);
       if (would_block(n)) return;
-      if (n <= 0) return close(one);
+      if (n <= 0) return close(connection);
       head.append(buffer.data(), static_cast<size_t>(n));
     }
-    head.resize(request_end(head));  // what follows was not asked for
+    head.resize(request_end(head));  // bytes after the head are ignored
     ParsedRequest parsed = parse_request(head);
-    one->head_only = parsed.request.method == "HEAD";
-    if (parsed.status != 0) return send(one, plain(parsed.status));
+    connection->head_only = parsed.request.method == "HEAD";
+    if (parsed.status != 0) return send(connection, plain_response(parsed.status));
     std::optional<Response> response;
     try {
-      response = server_.handlers_.screen(parsed.request);
+      response = server_.handlers_.respond_inline(parsed.request);
     } catch (const std::exception&) {
-      response = plain(500);
+      response = plain_response(500);
     }
-    if (response) return send(one, *response);
-    one->bytes = {};
-    Job job{one->number, server_.handlers_.key(parsed.request), std::move(parsed.request)};
+    if (response) return send(connection, *response);
+    connection->bytes = {};
+    PendingRequest pending{connection->id, server_.handlers_.key(parsed.request), std::move(parsed.request)};
     {
       const std::lock_guard lock(server_.mutex_);
-      if (server_.jobs_.size() >= kMaxJobs)
-        response = plain(503);
+      if (server_.pending_.size() >= kMaxPending)
+        response = plain_response(503);
       else
-        server_.jobs_.push_back(std::move(job));
+        server_.pending_.push_back(std::move(pending));
     }
-    if (response) return send(one, *response);
-    server_.job_came_.notify_one();
-    set_state(one, kInWork, EPOLLRDHUP);
+    if (response) return send(connection, *response);
+    server_.request_ready_.notify_one();
+    set_state(connection, kWaitingForWorker, EPOLLRDHUP);
   }
 
-  void send(Place one, const Response& response) {
-    one->bytes = head_of(response);
-    if (!one->head_only) one->bytes += response.body;
-    one->num_sent = 0;
-    unsent_bytes_ += one->bytes.size();
-    set_state(one, kSending, EPOLLOUT);
-    while (unsent_bytes_ > kMaxUnsentBytes && by_state_[kSending].begin() != one) close(by_state_[kSending].begin());
-    send_more(one);
+  void send(ConnectionIterator connection, const Response& response) {
+    connection->bytes = response_head(response);
+    if (!connection->head_only) connection->bytes += response.body;
+    connection->num_sent = 0;
+    unsent_bytes_ += connection->bytes.size();
+    set_state(connection, kSending, EPOLLOUT);
+    while (unsent_bytes_ > kMaxUnsentBytes && by_state_[kSending].begin() != connection)
+      close(by_state_[kSending].begin());
+    send_more(connection);
   }
 
-  void send_more(Place one) {
-    while (one->num_sent < one->bytes.size()) {
-      const ssize_t n =
-          ::send(one->fd, one->bytes.data() + one->num_sent, one->bytes.size() - one->num_sent, MSG_NOSIGNAL);
+  void send_more(ConnectionIterator connection) {
+    while (connection->num_sent < connection->bytes.size()) {
+      const ssize_t n = ::send(connection->fd, connection->bytes.data() + connection->num_sent,
+                               connection->bytes.size() - connection->num_sent, MSG_NOSIGNAL);
       if (would_block(n)) return;
-      if (n < 0) return close(one);
-      one->num_sent += static_cast<size_t>(n);
+      if (n < 0) return close(connection);
+      connection->num_sent += static_cast<size_t>(n);
     }
-    unsent_bytes_ -= one->bytes.size();
-    one->bytes = {};
-    ::shutdown(one->fd, SHUT_WR);
-    set_state(one, kClosing, EPOLLIN);
-    drain(one);
+    unsent_bytes_ -= connection->bytes.size();
+    connection->bytes = {};
+    ::shutdown(connection->fd, SHUT_WR);
+    set_state(connection, kClosing, EPOLLIN);
+    drain(connection);
   }
 
-  // What came and was not read would make closing a reset, and the client might lose the answer to it.
-  void drain(Place one) {
+  // Reads and discards further input. Closing a socket with unread input would send a reset, and the client could lose
+  // the response.
+  void drain(ConnectionIterator connection) {
     std::array<char, 4096> buffer;
     for (int i = 0; i < 16; ++i) {
-      const ssize_t n = ::recv(one->fd, buffer.data(), buffer.size(), 0);
+      const ssize_t n = ::recv(connection->fd, buffer.data(), buffer.size(), 0);
       if (would_block(n)) return;
-      if (n <= 0) return close(one);
+      if (n <= 0) return close(connection);
     }
   }
 
-  bool take_answers() {
+  bool send_completed() {
     uint64_t count = 0;
     if (::read(server_.wake_, &count, sizeof count) < 0 && errno != EAGAIN) return false;
-    std::vector<Answer> answers;
+    std::vector<CompletedResponse> completed;
     {
       const std::lock_guard lock(server_.mutex_);
       if (server_.stopping_) return false;
-      answers.swap(server_.answers_);
+      completed.swap(server_.completed_);
     }
-    for (const Answer& one : answers)
-      if (const auto found = by_number_.find(one.connection); found != by_number_.end())
-        send(found->second, one.response);
+    for (const CompletedResponse& done : completed)
+      if (const auto found = by_id_.find(done.connection); found != by_id_.end()) send(found->second, done.response);
     return true;
   }
 
@@ -315,20 +321,20 @@ class HttpServer::Loop {
   int epoll_;
   const size_t max_connections_ = connection_limit();
   bool accepting_ = true;
-  uint64_t next_number_ = 2;
-  size_t unsent_bytes_ = 0;  // of all answers on their way, whole
+  uint64_t next_id_ = 2;
+  size_t unsent_bytes_ = 0;  // total size of all responses that are being sent
   std::array<std::list<Connection>, kNumStates> by_state_;
-  std::unordered_map<uint64_t, Place> by_number_;
+  std::unordered_map<uint64_t, ConnectionIterator> by_id_;
 };
 
 HttpServer::HttpServer(int port) {
-  if (port < 0 || port > 65535) throw UsageError(fmt::format("port {}: 0 to 65535", port));
+  if (port < 0 || port > 65535) throw UsageError(fmt::format("port: got {}; expected 0 to 65535", port));
   const auto fail = [&](const char* what) {
     const int error = errno;
     if (listener_ >= 0) ::close(listener_);
     if (wake_ >= 0) ::close(wake_);
     throw IoError(fmt::format("{} 127.0.0.1:{}: {}{}", what, port, errno_text(error),
-                              error == EADDRINUSE ? "; --port 0 takes any free one" : ""));
+                              error == EADDRINUSE ? "; --port 0 selects a free port" : ""));
   };
   wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -358,7 +364,7 @@ void HttpServer::start(Handlers handlers) {
   threads_.emplace_back([this] { loop_->run(); });
   ::pthread_setname_np(threads_.back().native_handle(), "dash-loop");
   for (int i = 0; i < kNumWorkers; ++i) {
-    threads_.emplace_back([this] { work(); });
+    threads_.emplace_back([this] { run_worker(); });
     ::pthread_setname_np(threads_.back().native_handle(), "dash-worker");
   }
 }
@@ -368,7 +374,7 @@ void HttpServer::stop() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  job_came_.notify_all();
+  request_ready_.notify_all();
   wake_loop();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
@@ -376,43 +382,43 @@ void HttpServer::stop() {
 }
 
 void HttpServer::wake_loop() const {
-  const uint64_t one = 1;
-  while (::write(wake_, &one, sizeof one) < 0 && errno == EINTR) {
+  const uint64_t value = 1;
+  while (::write(wake_, &value, sizeof value) < 0 && errno == EINTR) {
   }
 }
 
-std::optional<HttpServer::Job> HttpServer::next_job() {
+std::optional<HttpServer::PendingRequest> HttpServer::next_request() {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (stopping_) return std::nullopt;
-    for (auto at = jobs_.begin(); at != jobs_.end(); ++at) {
-      if (std::find(keys_in_work_.begin(), keys_in_work_.end(), at->key) != keys_in_work_.end()) continue;
-      Job job = std::move(*at);
-      jobs_.erase(at);
-      keys_in_work_.push_back(job.key);
-      return job;
+    for (auto at = pending_.begin(); at != pending_.end(); ++at) {
+      if (std::find(busy_keys_.begin(), busy_keys_.end(), at->key) != busy_keys_.end()) continue;
+      PendingRequest pending = std::move(*at);
+      pending_.erase(at);
+      busy_keys_.push_back(pending.key);
+      return pending;
     }
-    job_came_.wait(lock);
+    request_ready_.wait(lock);
   }
 }
 
-Response HttpServer::handled(const Request& request) const {
+Response HttpServer::call_handler(const Request& request) const {
   try {
-    return handlers_.answer(request);
+    return handlers_.respond(request);
   } catch (const std::exception&) {
-    return plain(500);
+    return plain_response(500);
   }
 }
 
-void HttpServer::work() {
-  while (const std::optional<Job> job = next_job()) {
-    Response response = handled(job->request);
+void HttpServer::run_worker() {
+  while (const std::optional<PendingRequest> pending = next_request()) {
+    Response response = call_handler(pending->request);
     {
       const std::lock_guard lock(mutex_);
-      answers_.push_back({job->connection, std::move(response)});
-      keys_in_work_.erase(std::find(keys_in_work_.begin(), keys_in_work_.end(), job->key));
+      completed_.push_back({pending->connection, std::move(response)});
+      busy_keys_.erase(std::find(busy_keys_.begin(), busy_keys_.end(), pending->key));
     }
-    job_came_.notify_all();  // one of the same key may have waited
+    request_ready_.notify_all();  // all workers are notified: a waiting request may have the same key
     wake_loop();
   }
 }

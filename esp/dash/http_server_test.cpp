@@ -1,4 +1,4 @@
-// The server against clients that say nothing, read nothing, come in crowds or ask for long answers.
+// Tests of the server with bad clients: silent ones, clients that do not read, many at once, and long responses.
 #include "esp/dash/http_server.h"
 
 #include <arpa/inet.h>
@@ -40,7 +40,7 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   void say(const std::string& bytes) const { (void)::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  // All that comes until the server closes, which it must do in time.
+  // Returns everything received until the server closes the connection. Fails if that takes too long.
   std::string answer() const {
     const Deadline until = Deadline::after_ms(kGenerous_ms);
     std::string all;
@@ -70,16 +70,16 @@ bool says(const std::string& answer, const std::string& body) {
   return answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\n" + body);
 }
 
-// Clients of a test and connections of the server are descriptors of one process.
+// Clients and server run in one process, so both ends of a connection use file descriptors of this process.
 void allow_descriptors(rlim_t number) {
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
   limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, number));
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
-  if (limit.rlim_cur < number) GTEST_SKIP() << "only " << limit.rlim_cur << " descriptors may be had";
+  if (limit.rlim_cur < number) GTEST_SKIP() << "only " << limit.rlim_cur << " file descriptors are available";
 }
 
-class Server : public ::testing::Test {
+class DashHttpServer : public ::testing::Test {
  protected:
   void SetUp() override {
     allow_descriptors(4096);
@@ -114,7 +114,7 @@ class Server : public ::testing::Test {
   }
 };
 
-TEST_F(Server, AnswersInTimeAmongAThousandSilentClientsAndAHundredNewOnesASecond) {
+TEST_F(DashHttpServer, RespondsInTimeDespiteSilentAndNewClients) {
   std::vector<std::unique_ptr<Client>> silent;
   for (int i = 0; i < 1000; ++i)
     silent.push_back(std::make_unique<Client>(port(), i % 2 ? "GET / HTTP/1.1\r\nHost:" : ""));
@@ -143,7 +143,7 @@ TEST_F(Server, AnswersInTimeAmongAThousandSilentClientsAndAHundredNewOnesASecond
   }
 }
 
-TEST_F(Server, ClosesTheOldestSilentClientAtTheLimit) {
+TEST_F(DashHttpServer, ClosesOldestSilentClientAtConnectionLimit) {
   std::vector<std::unique_ptr<Client>> silent;
   for (size_t i = 0; i < HttpServer::kMaxConnections + 3; ++i) silent.push_back(std::make_unique<Client>(port()));
   for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(silent[i]->is_closed(kGenerous_ms)) << i;
@@ -153,7 +153,7 @@ TEST_F(Server, ClosesTheOldestSilentClientAtTheLimit) {
   EXPECT_TRUE(says(silent[3]->answer(), "/kept"));
 }
 
-TEST_F(Server, KeepsARequestThatWaitsForAWorkerWhenSilentClientsCome) {
+TEST_F(DashHttpServer, KeepsWaitingRequestAtConnectionLimit) {
   const Client patient(port(), get("/held?run=a"));
   for (const Deadline until = Deadline::after_ms(kGenerous_ms); num_held_ < 1 && !until.passed();) ::usleep(1000);
   std::vector<std::unique_ptr<Client>> silent;
@@ -163,17 +163,17 @@ TEST_F(Server, KeepsARequestThatWaitsForAWorkerWhenSilentClientsCome) {
   EXPECT_TRUE(says(patient.answer(), "/held"));
 }
 
-TEST_F(Server, AnswersOtherRunsWhileALongRequestIsUnderWay) {
+TEST_F(DashHttpServer, ServesOtherRunsDuringLongRequest) {
   std::vector<std::unique_ptr<Client>> waiting;
   for (int i = 0; i < 20; ++i) waiting.push_back(std::make_unique<Client>(port(), get("/held?run=big")));
   for (const Deadline until = Deadline::after_ms(kGenerous_ms); num_held_ < 1 && !until.passed();) ::usleep(1000);
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(says(Client(port(), get("/quick?run=small")).answer(), "/quick"));
-  EXPECT_EQ(num_held_, 1);  // the others of this run take no worker
+  EXPECT_EQ(num_held_, 1);  // other requests of this run wait without a worker
   held_ = false;
   for (const auto& one : waiting) EXPECT_TRUE(says(one->answer(), "/held"));
 }
 
-TEST_F(Server, RefusesWithoutAWorkerWhileAllAreBusyAndSaysWhenTooManyWait) {
+TEST_F(DashHttpServer, RejectsInvalidRequestsAtOnceWhileWorkersAreBusy) {
   std::vector<std::unique_ptr<Client>> waiting;
   for (int i = 0; i < 100; ++i)
     waiting.push_back(std::make_unique<Client>(port(), get(fmt::format("/held?run={}", i))));
@@ -191,18 +191,18 @@ TEST_F(Server, RefusesWithoutAWorkerWhileAllAreBusyAndSaysWhenTooManyWait) {
   EXPECT_GE(num_refused, 1);
 }
 
-TEST_F(Server, KeepsALimitedAmountForClientsThatReadNothing) {
+TEST_F(DashHttpServer, ClosesSlowReadersAtLimitOfUnsentBytes) {
   std::vector<std::unique_ptr<Client>> deaf;
-  for (int i = 0; i < 20; ++i) {  // 240 MB in all
+  for (int i = 0; i < 20; ++i) {  // the responses have 240 MB in total
     deaf.push_back(std::make_unique<Client>(port(), get(fmt::format("/big?run={}", i)), 4096));
     EXPECT_TRUE(says(Client(port(), get("/valid")).answer(), "/valid"));
   }
-  // Of an answer that was cut off the kernel has a part, and then the end.
+  // The client gets the first part of its response, which is in the socket buffer. Then the connection ends.
   EXPECT_LT(deaf.front()->answer().size(), size_t{12} << 20);
   EXPECT_GT(Client(port(), get("/big")).answer().size(), size_t{12} << 20);
 }
 
-TEST_F(Server, SurvivesClientsThatLeave) {
+TEST_F(DashHttpServer, SurvivesDisconnectingClients) {
   for (int i = 0; i < 50; ++i) {
     Client(port(), "GET");
     Client(port(), get("/big"));
@@ -212,7 +212,7 @@ TEST_F(Server, SurvivesClientsThatLeave) {
   EXPECT_TRUE(says(Client(port(), get("/valid")).answer(), "/valid"));
 }
 
-TEST_F(Server, TellsNothingOfAnException) {
+TEST_F(DashHttpServer, HidesExceptionDetails) {
   const std::string answer = Client(port(), get("/throws")).answer();
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 500 "));
   EXPECT_EQ(answer.find("secret"), std::string::npos);

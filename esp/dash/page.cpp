@@ -5,14 +5,14 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
-#include "esp/dash/gate.h"
-#include "esp/dash/plain_text.h"
+#include "esp/dash/access_guard.h"
+#include "esp/dash/json_text.h"
 #include "esp/dash/web_files.h"
 
 namespace esp::dash {
 namespace {
 
-// In the order in which they are read: what stands on others comes later.
+// Scripts in load order: each script comes after the scripts that it uses.
 constexpr std::string_view kScripts[] = {"dom.js",    "format.js",   "source.js",  "chart.js",    "curves.js",
                                          "memory.js", "timeline.js", "traffic.js", "overview.js", "comparison.js",
                                          "diff.js",   "about.js",    "planner.js", "main.js"};
@@ -24,7 +24,7 @@ constexpr const char* kReportKeys =
 std::string_view file(std::string_view name) {
   for (const EmbeddedText& one : embedded_texts())
     if (one.name == name) return one.text;
-  throw InternalError(fmt::format("web/{} is not in the binary", name));
+  throw InternalError(fmt::format("web/{} is not embedded in this binary", name));
 }
 
 std::string with(std::string page, std::string_view mark, const std::string& text) {
@@ -33,7 +33,7 @@ std::string with(std::string page, std::string_view mark, const std::string& tex
   return page.replace(at, mark.size(), text);
 }
 
-// JSON within a script element: nothing in it may look like its end.
+// Escapes JSON for a script element, so that it contains no closing tag.
 std::string in_page(std::string json) {
   std::string out;
   for (const char c : json) {
@@ -73,37 +73,37 @@ std::string live_page() {
               "<!--TAIL-->", "<script src=\"app.js\"></script>");
 }
 
-std::string report_page(const std::vector<RunFolder*>& runs, const Knowledge& knowledge) {
+std::string report_page(const std::vector<RunFolder*>& runs, const DataProviders& providers) {
   const auto dumped = [](const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); };
   std::string data = "{\"runs\":[";
   for (size_t i = 0; i < runs.size(); ++i) {
     RunFolder& run = *runs[i];
     std::string timeline = "null";
-    Json brief = run.brief();
-    if (brief.at("trace").get<bool>()) {
+    Json list_entry = run.list_entry();
+    if (list_entry.at("trace").get<bool>()) {
       try {
         timeline = run.timeline(-1e300, 1e300, kReportSpans);
       } catch (const std::exception& error) {
-        timeline = "{\"error\":" + json_quoted(error.what()) + "}";
+        timeline = "{\"error\":" + quote_json(error.what()) + "}";
       }
     }
-    std::string detail = "{}", series = "{}";  // the page leaves out what cannot be read, and says why
+    std::string detail = "{}", series = "{}";  // both stay empty for an unreadable run; the page shows the error
     try {
-      if (brief["state"] != kUnreadable) {
+      if (list_entry["state"] != kUnreadable) {
         series = run.series(report_keys(), -1e300, 1e300, kReportBuckets);
-        detail = run.detail(knowledge);
+        detail = run.detail(providers);
       }
     } catch (const std::exception& error) {
-      brief["state"] = kUnreadable;
-      brief["row"]["error"] = error.what();
+      list_entry["state"] = kUnreadable;
+      list_entry["row"]["error"] = error.what();
     }
-    const Json sample = knowledge.sample ? knowledge.sample(run.path()) : Json(nullptr);
+    const Json sample = providers.sample ? providers.sample(run.path()) : Json(nullptr);
     data += (i ? "," : "") + fmt::format("{{\"brief\":{},\"detail\":{},\"series\":{},\"timeline\":{},\"sample\":{}}}",
-                                         dumped(brief), detail, series, timeline, dumped(sample));
+                                         dumped(list_entry), detail, series, timeline, dumped(sample));
   }
   data += "]}";
   const std::string nonce = random_token();
-  // Only what carries this file's own random word runs: text of a run that were to escape its quotes would not.
+  // Only scripts and styles with this file's random nonce run, so script text from a run's files does not.
   const std::string head = fmt::format(
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'nonce-{0}'; style-src "
       "'nonce-{0}'; img-src data:; base-uri 'none'; form-action 'none'\">\n<style nonce=\"{0}\">\n{1}</style>",

@@ -1,5 +1,5 @@
-// The page: the files of web/, in the binary since it was built, joined. Live it loads its script and style from the
-// server; as a report it is one file that holds them and the data, and runs from file:// without asking anybody.
+// The web page, assembled from the files of web/, which are embedded in the binary. The live page loads its script and
+// style from the server. A report is one file with scripts and data; it works from file:// without network access.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ std::string page_script();
 std::string page_style();
 std::string live_page();
 
-// One run, or several side by side.
-std::string report_page(const std::vector<RunFolder*>& runs, const Knowledge& knowledge);
+// HTML of a report: shows one run, or compares several.
+std::string report_page(const std::vector<RunFolder*>& runs, const DataProviders& providers);
 
 }  // namespace esp::dash

@@ -1,11 +1,11 @@
-// Lines of a log and traces that are not what we wrote: read or refused, and what is answered is JSON.
+// Fuzzes the readers of logs and traces. Any input must be read or rejected, and the output must be valid JSON.
 #include <cstdint>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
 #include "esp/base/error.h"
-#include "esp/dash/plain_text.h"
+#include "esp/dash/json_text.h"
 #include "esp/dash/series.h"
 #include "esp/dash/trace.h"
 
@@ -19,15 +19,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     at = end + 1;
   }
   for (const std::string& key : series.keys()) {
-    (void)nlohmann::json::parse(series.picture(key, -1e300, 1e300, 3));
-    (void)nlohmann::json::parse(json_quoted(key));
+    (void)nlohmann::json::parse(series.downsample(key, -1e300, 1e300, 3));
+    (void)nlohmann::json::parse(quote_json(key));
   }
-  (void)series.pauses();
-  (void)series.slowest();
-  (void)nlohmann::json::parse(json_quoted(text));
+  (void)series.gaps();
+  (void)series.slowest_ranks();
+  (void)nlohmann::json::parse(quote_json(text));
   try {
     const Trace trace = parse_trace(text);
-    (void)nlohmann::json::parse(window_of(trace, -1e300, 1e300, 60));
+    (void)nlohmann::json::parse(window_json(trace, -1e300, 1e300, 60));
   } catch (const esp::IoError&) {
   }
   return 0;

@@ -14,7 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "esp/base/error.h"
-#include "esp/dash/plain_text.h"
+#include "esp/dash/json_text.h"
 #include "esp/obs/event_log.h"
 #include "esp/obs/file.h"
 
@@ -22,8 +22,11 @@ namespace esp::dash {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{8} << 20, kMaxTraceBytes = size_t{2} << 30, kMaxRanks = 4096;
-constexpr double kSettled_s = 2;  // a summary is written after the last step, but a copied folder keeps no order
-constexpr double kAlive_s = 30, kAliveGaps = 5;  // a log that grew so lately is of a run that goes on
+// A run counts as finished if its summary is newer than its log, or older by at most kSettled_s. The trainer writes the
+// summary last, but copying a folder changes file times.
+constexpr double kSettled_s = 2;
+// A run is running if its log changed within kAlive_s, or within kAliveGaps times the time between the last two lines.
+constexpr double kAlive_s = 30, kAliveGaps = 5;
 
 double modified_s(const std::string& path) {
   struct stat now {};
@@ -31,7 +34,7 @@ double modified_s(const std::string& path) {
   return static_cast<double>(now.st_mtim.tv_sec) + 1e-9 * static_cast<double>(now.st_mtim.tv_nsec);
 }
 
-// What keeps the file of a run folder from being read; nothing where it is a regular file, or not there.
+// Returns why a file of a run folder cannot be read. Empty: it is a regular file, or does not exist.
 std::string obstacle(const std::string& folder, const char* name) {
   struct stat now {};
   const std::string path = folder + "/" + name;
@@ -45,7 +48,7 @@ std::string obstacle(const std::string& folder, const char* name) {
   return ::access(path.c_str(), R_OK) == 0 ? "" : fmt::format("{}: {}", name, errno_text(errno));
 }
 
-std::string mark_of(const std::string& path) {
+std::string file_stamp(const std::string& path) {
   struct stat now {};
   if (::lstat(path.c_str(), &now) != 0) return "-";
   return fmt::format("{}.{}.{}.{}", now.st_ino, now.st_size, now.st_mtim.tv_sec, now.st_mtim.tv_nsec);
@@ -59,7 +62,7 @@ Json finite(double value) {
   return std::isfinite(value) ? Json(value) : Json(nullptr);
 }
 
-// Of all categories together, at one moment; null where the file does not tell.
+// Largest total of all memory categories at one moment; null: not in the file.
 Json peak_of(const Json& rank) {
   const Json* at = &rank;
   for (const char* key : {"tiers", "device", "total", "peak"}) {
@@ -69,7 +72,7 @@ Json peak_of(const Json& rank) {
   return at->is_number() ? *at : Json(nullptr);
 }
 
-// The value of `key = ` in a run file as the trainer writes it, under its section; strings without their quotes.
+// The value of `key` in a section of a run file that the trainer wrote, without quotes.
 std::string run_file_text(const std::string& text, const std::string& section, const std::string& key) {
   const size_t begin = text.find("[" + section + "]\n");
   if (begin == std::string::npos) return {};
@@ -91,7 +94,7 @@ Json text_or_null(std::string text) {
   return text.empty() ? Json(nullptr) : Json(std::move(text));
 }
 
-// Axes that divide something: "dp=2 pp=4 1f1b"; null where the run file does not say.
+// Parallel axes larger than 1, as text: "dp=2 pp=4 1f1b"; null: not in the run file.
 Json layout_of(const std::string& run_toml) {
   std::string layout;
   for (const char* axis : {"dp", "tp", "pp", "cp", "ep"}) {
@@ -120,17 +123,18 @@ Json number_or_null(const Json& object, const char* key) {
 RunFolder::RunFolder(std::string path, std::string name)
     : path_(std::move(path)), name_(std::move(name)), metrics_(path_ + "/metrics.jsonl") {}
 
-std::optional<std::string> RunFolder::text_of(const std::string& file, size_t max_bytes) const {
+std::optional<std::string> RunFolder::read_text(const std::string& file, size_t max_bytes) const {
   const std::string path = path_ + "/" + file;
   if (modified_s(path) == 0) return std::nullopt;
   const obs::File open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
-  if (open.size() > max_bytes) throw IoError(fmt::format("{}: {} bytes, more than is looked at", file, open.size()));
+  if (open.size() > max_bytes)
+    throw IoError(fmt::format("{}: got {} bytes; expected at most {}", file, open.size(), max_bytes));
   return open.read(0, open.size());
 }
 
-Json RunFolder::json_of(const std::string& file) const {
+Json RunFolder::read_json(const std::string& file) const {
   try {
-    const auto text = text_of(file, kMaxFileBytes);
+    const auto text = read_text(file, kMaxFileBytes);
     return text ? parse_json(*text, file) : Json(nullptr);
   } catch (const Error& error) {
     return {{"error", error.what()}};
@@ -140,7 +144,7 @@ Json RunFolder::json_of(const std::string& file) const {
 std::vector<Json> RunFolder::rank_files() const {
   std::vector<Json> ranks;
   for (size_t k = 0; k < kMaxRanks; ++k) {
-    Json one = json_of(fmt::format("ranks/rank-{}.json", k));
+    Json one = read_json(fmt::format("ranks/rank-{}.json", k));
     if (!one.is_object()) break;
     one["peak_bytes"] = peak_of(one);
     ranks.push_back(std::move(one));
@@ -148,7 +152,7 @@ std::vector<Json> RunFolder::rank_files() const {
   return ranks;
 }
 
-// What the trainer and the launcher noted (events.jsonl), and times in which the log stood still.
+// Events of the trainer and the launcher (events.jsonl), and gaps in the log.
 Json RunFolder::incidents() const {
   Json all = Json::array();
   try {
@@ -158,8 +162,8 @@ Json RunFolder::incidents() const {
   } catch (const Error& error) {
     all.push_back({{"event", kUnreadable}, {"what", error.what()}});
   }
-  for (const Series::Pause& pause : metrics_.series().pauses())
-    all.push_back({{"event", "stood still"}, {"step", pause.step}, {"wall_s", pause.at_s}, {"seconds", pause.seconds}});
+  for (const Series::Gap& gap : metrics_.series().gaps())
+    all.push_back({{"event", "gap in the log"}, {"step", gap.step}, {"wall_s", gap.at_s}, {"seconds", gap.seconds}});
   if (metrics_.num_damaged() > 0) all.push_back({{"event", "damaged lines"}, {"lines", metrics_.num_damaged()}});
   return all;
 }
@@ -167,21 +171,21 @@ Json RunFolder::incidents() const {
 std::string RunFolder::stamp() const {
   std::string marks;
   for (const char* file : {"run.toml", "summary.json", "events.jsonl", "trace.json", "ranks", "ranks/rank-0.json"})
-    marks += mark_of(path_ + "/" + file) + " ";
+    marks += file_stamp(path_ + "/" + file) + " ";
   return marks;
 }
 
 Json RunFolder::row(const Series& series) {
-  const std::string now = mark_of(path_ + "/run.toml") + " " + mark_of(path_ + "/summary.json");
+  const std::string now = file_stamp(path_ + "/run.toml") + " " + file_stamp(path_ + "/summary.json");
   if (row_stamp_ != now) {
     std::string run_toml, damaged = obstacle(path_, "run.toml");
     if (damaged.empty()) damaged = obstacle(path_, "summary.json");
     try {
-      run_toml = text_of("run.toml", kMaxFileBytes).value_or("");
+      run_toml = read_text("run.toml", kMaxFileBytes).value_or("");
     } catch (const Error& error) {
       damaged = error.what();
     }
-    const Json summary = json_of("summary.json");
+    const Json summary = read_json("summary.json");
     if (summary.is_object() && summary.contains("error") && summary.at("error").is_string())
       damaged = summary.at("error").get<std::string>();
     Json row = {{"run", name_},
@@ -198,7 +202,7 @@ Json RunFolder::row(const Series& series) {
     row_ = dumped(row);
     row_stamp_ = now;
   }
-  // What a run under way, or one that was lost, has logged so far.
+  // A run without a summary (running or lost) gets its values from the log.
   Json row = Json::parse(row_);
   if (row["steps"].is_null() && series.size() > 0) row["steps"] = series.last_step();
   for (const auto& [key, logged] : {std::pair{"val_loss", "val_loss"},
@@ -209,10 +213,10 @@ Json RunFolder::row(const Series& series) {
   return row;
 }
 
-Json RunFolder::brief() {
+Json RunFolder::list_entry() {
   std::string why = obstacle(path_, "metrics.jsonl");
   try {
-    if (why.empty()) return readable_brief();
+    if (why.empty()) return readable_list_entry();
   } catch (const std::exception& error) {
     why = error.what();
   }
@@ -225,15 +229,15 @@ Json RunFolder::brief() {
           {"changed_s", 0}, {"trace", false},       {"version_log", ""}, {"version_trace", ""}, {"version_rest", ""}};
 }
 
-Json RunFolder::readable_brief() {
-  // A long request for this run may hold its log for a while; the end of it tells enough for a list.
+Json RunFolder::readable_list_entry() {
+  // While a long request holds the mutex, the list uses only the last lines of the log.
   std::unique_lock lock(mutex_, std::try_to_lock);
   const std::lock_guard row_lock(row_mutex_);
-  // A log that nobody looked at is not read through for a line in a list.
-  const bool known = lock.owns_lock() && metrics_.version() > 0;
-  if (known) metrics_.follow();
-  const Series tail = known ? Series() : last_lines(path_ + "/metrics.jsonl");
-  const Series& series = known ? metrics_.series() : tail;
+  // The list also uses only the last lines of a log that no request has read yet.
+  const bool provided_data = lock.owns_lock() && metrics_.version() > 0;
+  if (provided_data) metrics_.follow();
+  const Series tail = provided_data ? Series() : last_lines(path_ + "/metrics.jsonl");
+  const Series& series = provided_data ? metrics_.series() : tail;
   const double logged = modified_s(path_ + "/metrics.jsonl"), summed = modified_s(path_ + "/summary.json");
   const double idle = static_cast<double>(std::time(nullptr)) - logged;
   const double alive = std::max(kAlive_s, kAliveGaps * series.last_gap_s());
@@ -247,26 +251,26 @@ Json RunFolder::readable_brief() {
           {"loss", finite(series.last("loss"))},
           {"row", row(series)},
           {"changed_s", std::max(logged, summed)},
-          {"trace", trace_goes_on() || modified_s(path_ + "/trace.json") > 0},
-          {"version_log", mark_of(path_ + "/metrics.jsonl")},
-          {"version_trace", trace_mark()},
+          {"trace", is_trace_growing() || modified_s(path_ + "/trace.json") > 0},
+          {"version_log", file_stamp(path_ + "/metrics.jsonl")},
+          {"version_trace", trace_stamp()},
           {"version_rest", fmt::format("{:x}", std::hash<std::string>()(stamp()))}};
 }
 
-Json RunFolder::known(const Knowledge& knowledge) const {
+Json RunFolder::provided_data(const DataProviders& providers) const {
   const std::vector<Json> ranks = rank_files();
   std::string run_toml, run_toml_error;
   try {
-    run_toml = text_of("run.toml", kMaxFileBytes).value_or("");
+    run_toml = read_text("run.toml", kMaxFileBytes).value_or("");
   } catch (const Error& error) {
     run_toml_error = error.what();
   }
-  const Json summary = json_of("summary.json");
+  const Json summary = read_json("summary.json");
   Json all = {{"name", name_},
               {"run_toml", run_toml},
               {"steps", run_file_number(run_toml, "train", "steps")},
               {"summary", summary},
-              {"traffic", to_json(traffic_of(ranks, knowledge.peer_shares))},
+              {"traffic", to_json(build_traffic_map(ranks, providers.peer_shares))},
               {"ranks", Json::array()},
               {"plan", run_toml_error.empty() ? Json(nullptr) : Json{{"error", run_toml_error}}}};
   for (const Json& rank : ranks) {
@@ -275,31 +279,31 @@ Json RunFolder::known(const Knowledge& knowledge) const {
       if (rank.contains(key)) one[key] = rank[key];
     all["ranks"].push_back(std::move(one));
   }
-  if (!knowledge.plan_of_run || run_toml.empty()) return all;
+  if (!providers.plan_of_run || run_toml.empty()) return all;
   int world = static_cast<int>(ranks.size());
   if (world == 0 && summary.is_object() && summary.contains("world") && summary["world"].is_number())
     world = static_cast<int>(std::clamp(summary["world"].get<double>(), 1.0, 1e6));
   try {
-    all["plan"] = knowledge.plan_of_run(run_toml, std::max(1, world));
-  } catch (const std::exception& error) {  // an error in a run file belongs to the row of its run
+    all["plan"] = providers.plan_of_run(run_toml, std::max(1, world));
+  } catch (const std::exception& error) {  // an error in the run file is shown instead of the estimate
     all["plan"] = {{"error", error.what()}};
   }
   return all;
 }
 
-std::string RunFolder::detail(const Knowledge& knowledge) {
+std::string RunFolder::detail(const DataProviders& providers) {
   const std::lock_guard lock(mutex_);
   metrics_.follow();
   const std::string now = stamp();
   if (detail_stamp_ != now) {
-    detail_ = dumped(known(knowledge));
+    detail_ = dumped(provided_data(providers));
     detail_.back() = ',';
     detail_stamp_ = now;
   }
-  Json slowest = Json::array();
-  for (const Series::Slowest& one : metrics_.series().slowest())
-    slowest.push_back({{"rank", one.rank}, {"steps", one.steps}, {"waited_ms", one.waited_ms}});
-  return detail_ + "\"slowest\":" + dumped(slowest) + ",\"incidents\":" + dumped(incidents()) +
+  Json slowest_ranks = Json::array();
+  for (const Series::SlowestRank& one : metrics_.series().slowest_ranks())
+    slowest_ranks.push_back({{"rank", one.rank}, {"steps", one.steps}, {"waited_ms", one.waited_ms}});
+  return detail_ + "\"slowest\":" + dumped(slowest_ranks) + ",\"incidents\":" + dumped(incidents()) +
          ",\"keys\":" + dumped(metrics_.series().keys()) + "}";
 }
 
@@ -310,34 +314,35 @@ std::string RunFolder::series(const std::vector<std::string>& keys, double from,
   std::string out = fmt::format("{{\"version\":{},\"last_step\":{},\"lines\":{},\"keys\":{{", metrics_.version(),
                                 series.last_step(), series.size());
   for (size_t i = 0; i < keys.size(); ++i)
-    out += (i ? "," : "") + json_quoted(keys[i]) + ":" + series.picture(keys[i], from, to, buckets);
+    out += (i ? "," : "") + quote_json(keys[i]) + ":" + series.downsample(keys[i], from, to, buckets);
   return out + "}}";
 }
 
-// Ranks take theirs away when the whole is written; those of a run that died are older than what came after it.
-bool RunFolder::trace_goes_on() const {
+// True while trace files of ranks are newer than the merged trace.json, or it does not exist. Ranks delete their own
+// files once trace.json is written. Files that an aborted run left are older than the files of the next run.
+bool RunFolder::is_trace_growing() const {
   const double so_far = modified_s(path_ + "/ranks/trace-0.json");
   return so_far > 0 && so_far > modified_s(path_ + "/trace.json");
 }
 
-std::string RunFolder::trace_mark() const {
-  return mark_of(path_ + (trace_goes_on() ? "/ranks/trace-0.json" : "/trace.json"));
+std::string RunFolder::trace_stamp() const {
+  return file_stamp(path_ + (is_trace_growing() ? "/ranks/trace-0.json" : "/trace.json"));
 }
 
 Trace RunFolder::read_trace() const {
   std::vector<std::string> texts;
-  if (trace_goes_on()) {
+  if (is_trace_growing()) {
     size_t bytes = 0;
     for (size_t k = 0; k < kMaxRanks && bytes < kMaxTraceBytes; ++k) {
-      auto text = text_of(fmt::format("ranks/trace-{}.json", k), kMaxTraceBytes - bytes);
+      auto text = read_text(fmt::format("ranks/trace-{}.json", k), kMaxTraceBytes - bytes);
       if (!text) break;
       bytes += text->size();
       texts.push_back(std::move(*text));
     }
   }
   if (texts.empty()) {
-    auto text = text_of("trace.json", kMaxTraceBytes);
-    if (!text) throw IoError("no trace yet: a run writes one when its run file has log.trace = true");
+    auto text = read_text("trace.json", kMaxTraceBytes);
+    if (!text) throw IoError("no trace yet. Set log.trace = true in the run file");
     texts.push_back(std::move(*text));
   }
   return parse_traces(std::vector<std::string_view>(texts.begin(), texts.end()));
@@ -345,12 +350,12 @@ Trace RunFolder::read_trace() const {
 
 std::string RunFolder::timeline(double from_us, double to_us, int buckets) {
   const std::lock_guard lock(trace_mutex_);
-  const std::string now = trace_mark();
+  const std::string now = trace_stamp();
   if (trace_stamp_ != now || !trace_) {
     trace_ = read_trace();
     trace_stamp_ = now;
   }
-  return window_of(*trace_, from_us, to_us, buckets);
+  return window_json(*trace_, from_us, to_us, buckets);
 }
 
 }  // namespace esp::dash

@@ -1,7 +1,7 @@
-// One run folder, read as it grows. Files are opened read-only, never through a symbolic link, and only by the names
-// the trainer gives them; whatever is wrong with one is said in its place and spoils nothing else.
+// One run folder, which is read incrementally while it grows. Files are opened read-only by fixed names, never through
+// a symbolic link. An error in one file is reported in its own field and does not affect the others.
 //
-// Thread-safe. The trace has a mutex of its own, so that reading a long one does not hold up the curves.
+// Thread-safe. The trace has its own mutex, so reading a long trace does not delay curves.
 #pragma once
 
 #include <functional>
@@ -18,16 +18,17 @@
 
 namespace esp::dash {
 
-// What the app knows and this room does not: the planner's view of a run (from the text of its run file and its number
-// of ranks), and how algorithms share their bytes.
-struct Knowledge {
+// Callbacks that the app provides, for data from modules that dash does not depend on: the planner's estimate of a run
+// (from the text of its run file and the number of ranks), and how an algorithm distributes bytes over peers.
+struct DataProviders {
   std::function<Json(const std::string& run_toml, int world)> plan_of_run;
   PeerShares peer_shares;
-  // For a report: {"text", "prompt", "step", "seed"} of the run's newest checkpoint, or {"none": why there is none}.
+  // Sampled text for reports: {"text", "prompt", "step", "seed"} of the newest checkpoint, or {"none": reason}.
   std::function<Json(const std::string& folder)> sample;
 };
 
-inline constexpr const char* kUnreadable = "unreadable";  // the state of a run whose row.error says why
+// state of a run that cannot be read; row.error has the reason
+inline constexpr const char* kUnreadable = "unreadable";
 
 class RunFolder {
  public:
@@ -35,37 +36,37 @@ class RunFolder {
 
   const std::string& path() const { return path_; }
   const std::string& name() const { return name_; }
-  // The run's entry in a list of runs; of its log only what is new at the end is read. `row` is its row in a
-  // comparison. Never throws for what the folder holds: the state is then "unreadable" and row.error says why. Waits
-  // for no other request of the run.
-  Json brief();
-  // Everything but curves and timeline.
-  std::string detail(const Knowledge& knowledge);
+  // The run's entry in the list of runs. Its `row` is the run's row in a comparison. Reads only new lines of the log,
+  // and does not wait for other requests of the run. Does not throw if a file is unreadable: the state is then
+  // "unreadable", and row.error has the reason.
+  Json list_entry();
+  // All data of the run except curves and timeline, as JSON.
+  std::string detail(const DataProviders& providers);
   std::string series(const std::vector<std::string>& keys, double from, double to, int buckets);
-  std::string timeline(double from_us, double to_us, int buckets);  // IoError: no trace, or a bad one
+  std::string timeline(double from_us, double to_us, int buckets);  // IoError: there is no trace, or it is damaged
 
  private:
-  std::optional<std::string> text_of(const std::string& file, size_t max_bytes) const;
-  Json json_of(const std::string& file) const;  // null: not there; {"error": …}: bad
+  std::optional<std::string> read_text(const std::string& file, size_t max_bytes) const;
+  Json read_json(const std::string& file) const;  // null: no such file; {"error": …}: the file is damaged
   std::vector<Json> rank_files() const;
   Json incidents() const;
-  Json known(const Knowledge& knowledge) const;
-  Json readable_brief();
+  Json provided_data(const DataProviders& providers) const;
+  Json readable_list_entry();
   Json row(const Series& series);
-  std::string stamp() const;   // changes when anything but the log does
-  bool trace_goes_on() const;  // the run is under way, and each rank has written its own so far
-  std::string trace_mark() const;
+  std::string stamp() const;      // changes when a file other than the log changes
+  bool is_trace_growing() const;  // the run is active and every rank has written a trace file
+  std::string trace_stamp() const;
   Trace read_trace() const;
 
   std::string path_, name_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the next three members
   SeriesFile metrics_;
   std::string detail_stamp_;
-  std::string detail_;    // JSON, open at its end
-  std::mutex row_mutex_;  // guards what follows; taken after mutex_
+  std::string detail_;    // JSON object without its closing brace
+  std::mutex row_mutex_;  // guards the next two members; locked after mutex_
   std::string row_stamp_;
-  std::string row_;         // JSON: what run.toml and summary.json give of the row
-  std::mutex trace_mutex_;  // guards what follows; never taken together with the other
+  std::string row_;         // JSON: the columns that come from run.toml and summary.json
+  std::mutex trace_mutex_;  // guards the next two members; never locked together with the other mutexes
   std::string trace_stamp_;
   std::optional<Trace> trace_;
 };

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "esp/base/error.h"
-#include "esp/dash/plain_text.h"
+#include "esp/dash/json_text.h"
 #include "esp/obs/file.h"
 
 namespace esp::dash {
@@ -51,14 +51,14 @@ bool Series::add_line(std::string_view line) {
   std::vector<std::pair<std::string_view, double>> fields;
   fields.reserve(24);
   const bool whole = for_each_field(line, [&](std::string_view key, std::string_view value) {
-    const auto number = number_of(value);
+    const auto number = parse_number(value);
     if (!number) return;
     if (key == "step")
       step = *number;
     else
       fields.emplace_back(key, *number);
   });
-  // A step that is told again is of a run that was resumed: what followed did not happen.
+  // A repeated step number means that the run resumed from an earlier step: the lines after that step are discarded.
   if (!whole || !(step >= 0 && step <= kMaxStep)) return false;
   while (!steps_.empty() && steps_.back() >= step) {
     steps_.pop_back();
@@ -112,7 +112,7 @@ std::vector<std::string> Series::keys() const {
   return all;
 }
 
-std::string Series::picture(const std::string& key, double from, double to, int num_buckets) const {
+std::string Series::downsample(const std::string& key, double from, double to, int num_buckets) const {
   num_buckets = std::clamp(num_buckets, 1, kMaxBuckets);
   std::vector<double> x, mean, least, most;
   const auto* values = column(key);
@@ -136,7 +136,7 @@ std::string Series::picture(const std::string& key, double from, double to, int 
       const size_t last = buckets.size() - 1;
       for (size_t i = first; i < end; ++i)
         if (!std::isnan((*values)[i])) {
-          const double place = (steps_[i] - from) * scale;  // no number where steps are as far apart as numbers go
+          const double place = (steps_[i] - from) * scale;  // NaN if the range of steps overflows
           buckets[place < static_cast<double>(last) ? static_cast<size_t>(place) : last].add(steps_[i], (*values)[i]);
         }
       for (const Bucket& b : buckets) {
@@ -146,7 +146,7 @@ std::string Series::picture(const std::string& key, double from, double to, int 
         least.push_back(b.least);
         most.push_back(b.most);
       }
-      // A curve begins and ends where its steps do.
+      // The first and the last step that have a value are always points of the curve.
       const auto counts = [&](size_t i) { return !std::isnan((*values)[i]); };
       size_t begin = first, back = end - 1;
       while (!counts(begin)) ++begin;
@@ -165,8 +165,8 @@ std::string Series::picture(const std::string& key, double from, double to, int 
   return out + '}';
 }
 
-std::vector<Series::Pause> Series::pauses() const {
-  std::vector<Pause> all;
+std::vector<Series::Gap> Series::gaps() const {
+  std::vector<Gap> all;
   const auto* wall = column("wall_s");
   const auto* step_ms = column("step_ms");
   if (!wall || !step_ms) return all;
@@ -180,19 +180,19 @@ std::vector<Series::Pause> Series::pauses() const {
   return all;
 }
 
-std::vector<Series::Slowest> Series::slowest() const {
-  std::map<int64_t, Slowest> by_rank;
+std::vector<Series::SlowestRank> Series::slowest_ranks() const {
+  std::map<int64_t, SlowestRank> by_rank;
   const auto *ranks = column("slowest_rank"), *waited = column("waited_ms");
   if (!ranks) return {};
   for (size_t i = 0; i < ranks->size(); ++i) {
     const double rank = (*ranks)[i];
     if (!(rank >= 0 && rank < 1e6)) continue;
-    Slowest& one = by_rank[static_cast<int64_t>(rank)];
+    SlowestRank& one = by_rank[static_cast<int64_t>(rank)];
     one.rank = static_cast<int64_t>(rank);
     ++one.steps;
     if (waited && i < waited->size() && std::isfinite((*waited)[i])) one.waited_ms += (*waited)[i];
   }
-  std::vector<Slowest> all;
+  std::vector<SlowestRank> all;
   for (auto& [rank, one] : by_rank) {
     one.waited_ms /= static_cast<double>(one.steps);
     all.push_back(one);
@@ -207,7 +207,7 @@ Series last_lines(const std::string& path) {
   const obs::File file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   const uint64_t size = file.size(), from = size - std::min<uint64_t>(size, kTailBytes);
   const std::string text = file.read(from, kTailBytes);
-  size_t at = from == 0 ? 0 : std::min(text.find('\n'), text.size() - 1) + 1;  // the first may be cut
+  size_t at = from == 0 ? 0 : std::min(text.find('\n'), text.size() - 1) + 1;  // the first line may be incomplete
   for (size_t end; (end = text.find('\n', at)) != std::string::npos; at = end + 1)
     series.add_line(std::string_view(text).substr(at, end - at));
   return series;
@@ -235,8 +235,8 @@ bool SeriesFile::follow() {
     const std::string text = file.read(offset_, kReadBytes);
     const size_t last = text.rfind('\n');
     if (last == std::string::npos) {
-      if (text.size() > kMaxLineBytes) offset_ += text.size();  // no line of ours is that long
-      break;                                                    // what has no end yet is still being written
+      if (text.size() > kMaxLineBytes) offset_ += text.size();  // skips it: the trainer writes no line this long
+      break;                                                    // an incomplete last line is still being written
     }
     for (size_t at = 0; at <= last;) {
       const size_t end = text.find('\n', at);

@@ -1,8 +1,7 @@
-// metrics.jsonl as columns: read on from where the last reading ended, and answered as pictures need it, no more than a
-// few values per pixel however many steps there are.
+// metrics.jsonl as columns, read incrementally and downsampled for plots.
 //
-// A picture of 10^5 steps on 800 pixels shows, per pixel, the least, the greatest and the mean: peaks survive, and the
-// answer has the size of the screen. Not thread-safe; the owner locks.
+// A plot of 10^5 steps on 800 pixels gets the minimum, maximum and mean per pixel. So peaks stay visible, and the size
+// of the response depends only on the screen. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,53 +14,55 @@ namespace esp::dash {
 
 class Series {
  public:
-  // One line of the log. Numbers (and true, false) of fields become values; what has no "step" is left out.
+  // Adds one line of the log. Numeric and boolean fields become values. A line without "step" is ignored and returns
+  // false.
   bool add_line(std::string_view line);
   void clear();
 
   size_t size() const { return steps_.size(); }
   int64_t last_step() const { return steps_.empty() ? 0 : static_cast<int64_t>(steps_.back()); }
-  double last(const std::string& key) const;    // of the last line; NaN: none
-  double latest(const std::string& key) const;  // of the last line that has one; NaN: none
-  double last_gap_s() const;                    // of the clock, between the last two lines; 0: not known
+  double last(const std::string& key) const;    // value in the last line; NaN: that line has none
+  double latest(const std::string& key) const;  // value in the last line that has this key; NaN: no line has it
+  double last_gap_s() const;                    // wall-clock seconds between the last two lines; 0: unknown
   std::vector<std::string> keys() const;
 
-  // {"x":[…],"mean":[…],"min":[…],"max":[…]} of steps from ≤ x ≤ to; min and max are left out where every value stands
-  // for itself. Steps without the value are passed over.
-  std::string picture(const std::string& key, double from, double to, int buckets) const;
+  // JSON {"x":[…],"mean":[…],"min":[…],"max":[…]} for the steps between `from` and `to`, inclusive. min and max are
+  // omitted if each point is a single value. Steps without a value are skipped.
+  std::string downsample(const std::string& key, double from, double to, int buckets) const;
 
-  // (step, Unix time) of lines before which the clock ran on much longer than a step takes: the run stood still.
-  struct Pause {
+  // A gap in the log: the time from the previous line to this one is much longer than a step takes.
+  struct Gap {
     double step = 0, at_s = 0, seconds = 0;
   };
-  std::vector<Pause> pauses() const;
+  std::vector<Gap> gaps() const;
 
-  // How often each rank came last, and how long the others then waited on average.
-  struct Slowest {
+  // How often a rank was the slowest, and how long the other ranks waited for it on average.
+  struct SlowestRank {
     int64_t rank = 0, steps = 0;
     double waited_ms = 0;
   };
-  std::vector<Slowest> slowest() const;
+  std::vector<SlowestRank> slowest_ranks() const;
 
  private:
   const std::vector<double>* column(const std::string& key) const;
 
   std::vector<double> steps_;
-  std::map<std::string, std::vector<double>, std::less<>> columns_;  // NaN where a line has no such field
+  std::map<std::string, std::vector<double>, std::less<>> columns_;  // NaN: the line lacks this field
 };
 
-// The last few lines alone, for a list of many runs. A file that is not there has none.
+// Series of only the last few lines of a log, for a list of many runs. Empty if the file does not exist.
 Series last_lines(const std::string& path);
 
-// Follows one file by its byte offset. A file that became shorter, or another one, is read anew.
+// Follows one growing file by its byte offset. A file that was truncated or replaced is read from the beginning.
 class SeriesFile {
  public:
   explicit SeriesFile(std::string path) : path_(std::move(path)) {}
-  // Whether anything was new. A file that is not there is an empty one; damaged lines are counted and passed over.
+  // Reads new lines; true if there were any. A file that does not exist is empty. Damaged lines are counted and
+  // skipped.
   bool follow();
   const Series& series() const { return series_; }
   uint64_t offset() const { return offset_; }
-  uint64_t version() const { return version_; }  // grows with every change
+  uint64_t version() const { return version_; }  // increases with every change
   int64_t num_damaged() const { return num_damaged_; }
 
  private:

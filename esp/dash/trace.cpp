@@ -7,18 +7,19 @@
 #include <thread>
 
 #include "esp/base/error.h"
-#include "esp/dash/plain_text.h"
+#include "esp/dash/json_text.h"
 #include "esp/dash/trace_reader.h"
 
 namespace esp::dash {
 namespace {
 
-constexpr size_t kPartBytes = size_t{8} << 20;  // less is read before a thread has begun
+constexpr size_t kPartBytes = size_t{8} << 20;  // a smaller text is parsed in less time than a thread needs to start
 
-// Behind the list's closing bracket, or npos.
+// Parses the list of events that begins at `at`. Returns the position after its closing bracket, or npos.
 //
-// A long list is cut where an event seems to begin and read by several threads. A cut may have been within a string or
-// within an event; then the part before it does not stop just there, and the list is read again as one.
+// A long list is split at positions where an event seems to begin, and threads parse the parts. A split may be wrong:
+// it may be inside a string or an event. Then the part before it does not end at the split, and the list is parsed
+// again in one piece.
 size_t take_events(TraceReader& reader, std::string_view text, size_t at, size_t num_parts) {
   constexpr size_t kBroken = TraceReader::kBroken;
   std::vector<size_t> begins = {at};
@@ -26,23 +27,23 @@ size_t take_events(TraceReader& reader, std::string_view text, size_t at, size_t
     const size_t cut = text.find("},{", std::max(begins.back(), at + (text.size() - at) / num_parts * i));
     if (cut != kBroken) begins.push_back(cut + 2);
   }
-  if (begins.size() == 1) return reader.take(text, at);
+  if (begins.size() == 1) return reader.read_events(text, at);
   std::vector<TraceReader> readers(begins.size());
   std::vector<std::future<size_t>> ends;
   for (size_t i = 0; i < begins.size(); ++i)
     ends.push_back(std::async(std::launch::async, [&readers, &begins, text, i] {
       pthread_setname_np(pthread_self(), "esp-trace");
-      return readers[i].take(text, begins[i], i + 1 < begins.size() ? begins[i + 1] : kBroken);
+      return readers[i].read_events(text, begins[i], i + 1 < begins.size() ? begins[i + 1] : kBroken);
     }));
   bool as_cut = true;
   for (size_t i = 0; i < ends.size(); ++i) try {
       at = ends[i].get();
       as_cut = as_cut && (i + 1 == ends.size() || at == begins[i + 1]);
-    } catch (const IoError&) {  // perhaps of what is no event at all
+    } catch (const IoError&) {  // possibly the split was not at the beginning of an event
       as_cut = false;
     }
-  if (!as_cut) return reader.take(text, begins.front());
-  for (TraceReader& part : readers) reader.join(std::move(part));
+  if (!as_cut) return reader.read_events(text, begins.front());
+  for (TraceReader& part : readers) reader.merge(std::move(part));
   return at;
 }
 
@@ -50,8 +51,8 @@ bool computes(SpanKind kind) {
   return kind == SpanKind::forward || kind == SpanKind::backward || kind == SpanKind::weights;
 }
 
-// A rank's step ends with its update. Steps are told apart by counting them; a window is that of all ranks. An update
-// with nothing computed before it is of a step that began before the trace did.
+// A rank's step ends with its update, so steps are numbered by counting updates. The window of a step covers all ranks.
+// An update without compute before it belongs to a step that began before the trace.
 std::vector<TraceStep> steps_of(const Trace& trace) {
   std::vector<TraceStep> steps;
   size_t common = trace.ranks.empty() ? 0 : SIZE_MAX;
@@ -79,12 +80,12 @@ std::vector<TraceStep> steps_of(const Trace& trace) {
   return steps;
 }
 
-// One file's events to the reader; how many spans it says were dropped.
+// Reads the events of one file; returns the number of dropped spans that the file reports.
 uint64_t read_file(TraceReader& reader, std::string_view text, size_t num_parts) {
   constexpr size_t kBroken = std::string_view::npos;
   uint64_t dropped = 0;
-  // The outermost object is walked here rather than by for_each_field: its events are most of a long file, and would be
-  // passed over twice.
+  // This loop parses the outermost object. for_each_field would scan the events, which are most of the file, a second
+  // time.
   bool found = false, whole = false;
   size_t at = skip_space(text, 0);
   if (at < text.size() && text[at] == '{') at = skip_space(text, at + 1);
@@ -103,7 +104,7 @@ uint64_t read_file(TraceReader& reader, std::string_view text, size_t num_parts)
       if (key == "\"otherData\"" && value != kBroken)
         for_each_field(text.substr(at, value - at), [&](std::string_view name, std::string_view number) {
           if (name == "dropped_spans")
-            dropped = static_cast<uint64_t>(std::clamp(number_of(number).value_or(0), 0.0, 1e15));
+            dropped = static_cast<uint64_t>(std::clamp(parse_number(number).value_or(0), 0.0, 1e15));
         });
       at = value;
     }
@@ -113,7 +114,8 @@ uint64_t read_file(TraceReader& reader, std::string_view text, size_t num_parts)
     if (whole || at >= text.size() || text[at] != ',') break;
     at = skip_space(text, at + 1);
   }
-  if (!whole || !found) throw IoError("trace.json: not a trace, or cut short");
+  if (!whole || !found)
+    throw IoError("trace.json: got no complete list \"traceEvents\"; the file is damaged or truncated");
   return dropped;
 }
 

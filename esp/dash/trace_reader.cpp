@@ -2,15 +2,17 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "esp/base/error.h"
-#include "esp/dash/plain_text.h"
+#include "esp/dash/json_text.h"
 
 namespace esp::dash {
 namespace {
 
 constexpr size_t kMaxRanks = 4096, kMaxLines = 64;
 
-// By what a span is called: whole passes of one device, or actions of a pipeline ("F3", "B3", "I3", "W3").
+// Kind of a span, from its name: a whole pass on one device, or a pipeline action ("F3", "B3", "I3", "W3").
 SpanKind kind_of(std::string_view name, std::string_view category) {
   if (category == "communication") return name == "wait" ? SpanKind::waiting : SpanKind::communication;
   if (category == "host") return SpanKind::other;
@@ -24,10 +26,10 @@ SpanKind kind_of(std::string_view name, std::string_view category) {
 
 }  // namespace
 
-// The event that begins at `at`, which becomes its end (npos: broken).
-TraceReader::Event TraceReader::event_of(std::string_view all, size_t& at) {
+// Parses the event that begins at `at` and moves `at` to its end (npos: damaged).
+TraceReader::Event TraceReader::parse_event(std::string_view all, size_t& at) {
   Event event;
-  at = walk_object(all, at, [&](std::string_view key, std::string_view value) {
+  at = scan_object(all, at, [&](std::string_view key, std::string_view value) {
     const auto text = [&] { return value.size() >= 2 && value[0] == '"' ? value.substr(1, value.size() - 2) : value; };
     if (key == "ph")
       event.ph = text();
@@ -36,13 +38,13 @@ TraceReader::Event TraceReader::event_of(std::string_view all, size_t& at) {
     else if (key == "cat")
       event.category = text();
     else if (key == "pid")
-      event.pid = number_of(value).value_or(-1);
+      event.pid = parse_number(value).value_or(-1);
     else if (key == "tid")
-      event.tid = number_of(value).value_or(0);
+      event.tid = parse_number(value).value_or(0);
     else if (key == "ts")
-      event.ts = number_of(value).value_or(-1);
+      event.ts = parse_number(value).value_or(-1);
     else if (key == "dur")
-      event.dur = number_of(value).value_or(-1);
+      event.dur = parse_number(value).value_or(-1);
     else if (key == "args" && event.ph == "M")
       for_each_field(value, [&](std::string_view arg, std::string_view given) {
         if (arg == "name") event.arg_name = given;
@@ -54,14 +56,14 @@ TraceReader::Event TraceReader::event_of(std::string_view all, size_t& at) {
 void TraceReader::add(const Event& e) {
   if (e.pid < 0 || e.pid > 1e6 || e.tid < 0 || e.tid > 1e6) return;
   const std::pair key(static_cast<int64_t>(e.pid), static_cast<int64_t>(e.tid));
-  if (e.ph == "M" && e.name == "process_name") process_names_[key.first] = string_of(e.arg_name);
-  if (e.ph == "M" && e.name == "thread_name") line_names_[key] = string_of(e.arg_name);
+  if (e.ph == "M" && e.name == "process_name") process_names_[key.first] = parse_string(e.arg_name);
+  if (e.ph == "M" && e.name == "thread_name") line_names_[key] = parse_string(e.arg_name);
   if (e.ph != "X" || e.ts < 0 || e.dur < 0) return;
   row(key).push_back({e.ts, e.ts + e.dur, kind_of(e.name, e.category), name_id(e.name)});
   ++num_spans_;
 }
 
-size_t TraceReader::take(std::string_view text, size_t at, size_t until) {
+size_t TraceReader::read_events(std::string_view text, size_t at, size_t until) {
   for (;;) {
     at = skip_space(text, at);
     if (at >= text.size()) return kBroken;
@@ -71,7 +73,7 @@ size_t TraceReader::take(std::string_view text, size_t at, size_t until) {
     } else if (at >= until) {
       return at;
     } else if (text[at] == '{') {
-      const Event event = event_of(text, at);
+      const Event event = parse_event(text, at);
       if (at == kBroken) return at;
       add(event);
     } else {
@@ -80,7 +82,7 @@ size_t TraceReader::take(std::string_view text, size_t at, size_t until) {
   }
 }
 
-void TraceReader::join(TraceReader&& later) {
+void TraceReader::merge(TraceReader&& later) {
   std::vector<uint32_t> ids;
   for (const std::string& name : later.names_) ids.push_back(name_id(name));
   for (auto& [key, spans] : later.spans_) {
@@ -102,7 +104,7 @@ Trace TraceReader::finish() {
   trace.names.assign(names_.begin(), names_.end());
   double begin = 1e300, end = 0;
   for (auto& [key, spans] : spans_) {
-    // Outer spans first: of two that begin together the longer holds the other.
+    // Orders outer spans first: of two spans with the same begin, the longer one.
     const auto outer_first = [](const RawSpan& a, const RawSpan& b) {
       return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
     };
@@ -118,18 +120,20 @@ Trace TraceReader::finish() {
       trace.ranks.push_back({key.first, name == process_names_.end() ? "" : name->second, {}});
     }
     const auto name = line_names_.find(key);
-    trace.ranks.back().lines.push_back({name == line_names_.end() ? "" : name->second, flattened(spans, begin)});
+    trace.ranks.back().lines.push_back({name == line_names_.end() ? "" : name->second, flatten(spans, begin)});
     spans = {};
   }
   return trace;
 }
 
-// Neighbours in the file are neighbours in the trace: mostly one of the last two is meant.
+// Returns the span list of a row. The last two rows are cached, because most events belong to one of them.
 std::vector<TraceReader::RawSpan>& TraceReader::row(const Key& key) {
   for (const auto& [of, spans] : last_rows_)
     if (spans && of == key) return *spans;
   auto [at, fresh] = spans_.try_emplace(key);
-  if (fresh && (spans_.size() > kMaxRanks * kMaxLines)) throw IoError("trace.json: more rows than can be shown");
+  if (fresh && (spans_.size() > kMaxRanks * kMaxLines))
+    throw IoError(
+        fmt::format("trace.json: got more than {} rows; the dashboard cannot show them", kMaxRanks * kMaxLines));
   last_rows_[next_row_++ % last_rows_.size()] = {key, &at->second};
   return at->second;
 }
@@ -142,7 +146,7 @@ uint32_t TraceReader::name_id(std::string_view name) {
   return id;
 }
 
-// Passes of an evaluation are no part of a step.
+// Appends a segment for the innermost open span. Forward and backward inside an evaluation do not belong to a step.
 void TraceReader::push(std::vector<Segment>& out, double begin, double end, const std::vector<const RawSpan*>& open,
                        double zero) {
   if (end <= begin) return;
@@ -152,11 +156,11 @@ void TraceReader::push(std::vector<Segment>& out, double begin, double end, cons
   out.push_back({begin - zero, end - zero, evaluating ? SpanKind::evaluate : of.kind, of.name});
 }
 
-std::vector<Segment> TraceReader::flattened(const std::vector<RawSpan>& spans, double zero) {
+std::vector<Segment> TraceReader::flatten(const std::vector<RawSpan>& spans, double zero) {
   std::vector<Segment> out;
   out.reserve(spans.size());
   std::vector<const RawSpan*> open;
-  double at = 0;  // all before is told
+  double at = 0;  // all segments before this time have been appended
   const auto close_until = [&](double time) {
     while (!open.empty() && open.back()->end <= time) {
       push(out, at, open.back()->end, open, zero);

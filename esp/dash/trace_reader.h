@@ -1,7 +1,7 @@
-// Events of a trace, gathered by rank and line as they are read and made segments of at the end.
+// Collects trace events by rank and track, and finally converts them to segments.
 //
-// One thread. Parts of a long file may be read by a reader each and joined in the file's order: what comes out is what
-// one reader would have made of the whole.
+// One thread per reader. Several readers can read parts of a long file. They are merged in file order, and the result
+// equals that of one reader.
 #pragma once
 
 #include <array>
@@ -21,14 +21,15 @@ class TraceReader {
  public:
   static constexpr size_t kBroken = std::string_view::npos;
 
-  // Events of a list, from the one at `at` on, to the list's end or to the first that begins at `until` or later. Where
-  // it stopped: behind the closing bracket, at that event, or kBroken.
-  size_t take(std::string_view text, size_t at, size_t until = std::string_view::npos);
-  void join(TraceReader&& later);
-  Trace finish();  // but for its steps
+  // Reads events of a list, beginning with the one at `at`, until the list ends or an event begins at or after `until`.
+  // Returns the position after the closing bracket, or the position of the first event not read, or kBroken if the
+  // text is damaged.
+  size_t read_events(std::string_view text, size_t at, size_t until = std::string_view::npos);
+  void merge(TraceReader&& later);
+  Trace finish();  // the trace of all events that were read; its steps are not filled in
 
  private:
-  using Key = std::pair<int64_t, int64_t>;  // rank, line
+  using Key = std::pair<int64_t, int64_t>;  // (rank, track)
   struct Event {
     std::string_view ph, name, category, arg_name;
     double pid = -1, tid = 0, ts = -1, dur = -1;
@@ -39,10 +40,10 @@ class TraceReader {
     uint32_t name = 0;
   };
 
-  static Event event_of(std::string_view all, size_t& at);
+  static Event parse_event(std::string_view all, size_t& at);
   static void push(std::vector<Segment>& out, double begin, double end, const std::vector<const RawSpan*>& open,
                    double zero);
-  static std::vector<Segment> flattened(const std::vector<RawSpan>& spans, double zero);
+  static std::vector<Segment> flatten(const std::vector<RawSpan>& spans, double zero);
 
   void add(const Event& e);
   std::vector<RawSpan>& row(const Key& key);
@@ -50,7 +51,8 @@ class TraceReader {
 
   uint64_t num_spans_ = 0;
   std::deque<std::string> names_;
-  std::unordered_map<std::string_view, uint32_t> ids_;  // views of names_, whose strings stay where they are
+  // the keys point into the strings of names_; a deque does not move its elements
+  std::unordered_map<std::string_view, uint32_t> ids_;
   std::map<int64_t, std::string> process_names_;
   std::map<Key, std::string> line_names_;
   std::map<Key, std::vector<RawSpan>> spans_;

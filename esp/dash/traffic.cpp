@@ -10,10 +10,10 @@
 namespace esp::dash {
 namespace {
 
-constexpr size_t kMostMapped = 256;
+constexpr size_t kMaxMappedRanks = 256;
 constexpr std::array<std::string_view, 4> kAxes = {"dp", "tp", "pp", "cp"};
 
-// The coordinates in which members of a group differ; those they share make it one group.
+// Mesh axes of a group. Its members differ only in the axes listed in `free`; all other coordinates are equal.
 struct Axes {
   std::string_view group, free;
   bool experts = false;
@@ -21,9 +21,10 @@ struct Axes {
 constexpr Axes kGroups[] = {{"world", "dp tp pp cp"}, {"tensor", "tp"},          {"context", "cp"},
                             {"data", "dp"},           {"copies", "dp cp"},       {"pipe", "pp"},
                             {"model", "tp pp"},       {"expert", "dp cp", true}, {"expert_data", "dp cp", true}};
-constexpr Axes kOther = {"", "dp cp"};  // shards, replicas and servers stand among the copies
+// for all other groups: shard groups, replica groups and parameter servers are subsets of the data-parallel ranks
+constexpr Axes kOther = {"", "dp cp"};
 
-const Axes& axes_of(std::string_view group) {
+const Axes& group_axes(std::string_view group) {
   for (const Axes& row : kGroups)
     if (row.group == group) return row;
   return kOther;
@@ -46,15 +47,15 @@ std::string text(const Json& row, const char* key) {
   return at != row.end() && at->is_string() ? at->get<std::string>() : "";
 }
 
-// Of a pipeline's lines: the next stage, the one before, or the other end.
+// The peer of a rank in a pipeline group: the next stage, the previous stage, or the stage at the other end.
 std::vector<int> pipe_peers(const std::vector<Json>& ranks, size_t of, const std::string& group) {
-  const std::vector<int> line = members_of(ranks, of, "pipe");
+  const std::vector<int> line = group_members(ranks, of, "pipe");
   const auto here = std::find(line.begin(), line.end(), static_cast<int>(of));
   if (line.size() < 2 || here == line.end()) return {};
   const auto at = static_cast<size_t>(here - line.begin()), n = line.size();
   if (group == "pipe_activations_out" || group == "pipe_gradients_in") return {line[(at + 1) % n]};
   if (group == "pipe_gradients_out" || group == "pipe_activations_in") return {line[(at + n - 1) % n]};
-  return {at == 0 ? line.back() : line.front()};  // tied_table: the ends
+  return {at == 0 ? line.back() : line.front()};  // group tied_table: the first and the last stage share the embedding
 }
 
 struct Target {
@@ -69,7 +70,7 @@ std::vector<Target> targets(const std::vector<Json>& ranks, size_t of, const Jso
     for (const int peer : pipe_peers(ranks, of, group)) out.push_back({peer, 1});
     return out;
   }
-  const std::vector<int> members = members_of(ranks, of, group);
+  const std::vector<int> members = group_members(ranks, of, group);
   const auto here = std::find(members.begin(), members.end(), static_cast<int>(of));
   if (members.size() < 2 || here == members.end()) return {};
   const auto size = static_cast<int>(members.size());
@@ -83,14 +84,14 @@ std::vector<Target> targets(const std::vector<Json>& ranks, size_t of, const Jso
 
 }  // namespace
 
-std::vector<int> members_of(const std::vector<Json>& ranks, size_t of, const std::string& group) {
-  const Axes& axes = axes_of(group);
+std::vector<int> group_members(const std::vector<Json>& ranks, size_t of, const std::string& group) {
+  const Axes& axes = group_axes(group);
   const auto most = [&](const char* axis) {
     int size = 0;
     for (const Json& rank : ranks) size = std::max(size, coordinate(rank, axis) + 1);
     return size;
   };
-  // Experts are spread over ep copies in a row.
+  // The experts are sharded over `ep` consecutive data-parallel ranks.
   const int cp = axes.experts ? most("cp") : 1, ep = axes.experts ? most("ep") : 1;
   const auto copy = [&](size_t i) { return coordinate(ranks[i], "cp") + cp * coordinate(ranks[i], "dp"); };
   std::vector<int> members;
@@ -106,9 +107,9 @@ std::vector<int> members_of(const std::vector<Json>& ranks, size_t of, const std
   return members;
 }
 
-TrafficMap traffic_of(const std::vector<Json>& ranks, const PeerShares& shares) {
+TrafficMap build_traffic_map(const std::vector<Json>& ranks, const PeerShares& shares) {
   TrafficMap map;
-  if (ranks.size() <= kMostMapped) map.num_ranks = ranks.size();
+  if (ranks.size() <= kMaxMappedRanks) map.num_ranks = ranks.size();
   std::map<std::tuple<std::string, std::string, std::string, std::string>, TrafficRow> rows;
   std::map<std::string, std::vector<double>> tiers;
   for (size_t from = 0; from < ranks.size(); ++from) {
@@ -139,7 +140,7 @@ TrafficMap traffic_of(const std::vector<Json>& ranks, const PeerShares& shares) 
 
 Json to_json(const TrafficMap& map) {
   Json json = {{"ranks", map.num_ranks}, {"tiers", Json::array()}, {"rows", Json::array()}};
-  for (const TrafficTier& tier : map.tiers) json["tiers"].push_back({{"name", tier.name}, {"bytes", tier.bytes}});
+  for (const TransportTraffic& tier : map.tiers) json["tiers"].push_back({{"name", tier.name}, {"bytes", tier.bytes}});
   for (const TrafficRow& row : map.rows)
     json["rows"].push_back({{"group", row.group},
                             {"op", row.op},

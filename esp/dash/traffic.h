@@ -1,9 +1,9 @@
-// Who sent how much to whom: the ranks' own counts (ranks/rank-K.json, one row per group, operation and algorithm), put
-// on a map of rank by rank.
+// Traffic matrix: bytes sent from rank to rank. It is computed from the counters of ranks (ranks/rank-K.json has one
+// row per group, operation and algorithm).
 //
-// A row says how many bytes a rank sent, not to whom. The group says who can have been meant (its name and the ranks'
-// coordinates), and the algorithm how the bytes were shared among them: a schedule is data, so whoever has the table of
-// algorithms can tell. `PeerShares` asks; without an answer the members of the group share alike.
+// A row has the number of bytes that a rank sent, but not to which peers. The group (its name and the coordinates of
+// ranks) gives the possible peers. `PeerShares` gives the distribution over them, from the algorithm's schedule.
+// Without it, the bytes are distributed evenly over the group.
 #pragma once
 
 #include <functional>
@@ -14,29 +14,30 @@
 
 namespace esp::dash {
 
-// What part of what member `rank` of `size` sends goes to each member; empty: not known.
+// How member `rank` of a group of `size` ranks distributes its sent bytes: a fraction for each member. Empty: unknown.
 using PeerShares =
     std::function<std::vector<double>(const std::string& op, const std::string& algorithm, int size, int rank)>;
 
-struct TrafficTier {
-  std::string name;           // the transport: "shm", "tcp"
-  std::vector<double> bytes;  // [from * num_ranks + to]
+struct TransportTraffic {
+  std::string name;           // name of the transport: "shm", "tcp"
+  std::vector<double> bytes;  // indexed by from * num_ranks + to
 };
 
-struct TrafficRow {  // all ranks together
+struct TrafficRow {  // totals over all ranks
   std::string group, op, algorithm, transport;
-  double calls = 0, bytes = 0, messages = 0, ms = 0;  // ms: of the rank that spent most
+  double calls = 0, bytes = 0, messages = 0, ms = 0;  // bytes, messages: sums; calls, ms: maxima
 };
 
 struct TrafficMap {
-  size_t num_ranks = 0;  // 0: too many for a map
-  std::vector<TrafficTier> tiers;
-  std::vector<TrafficRow> rows;  // most bytes first
+  size_t num_ranks = 0;  // 0: too many ranks for a matrix
+  std::vector<TransportTraffic> tiers;
+  std::vector<TrafficRow> rows;  // ordered by bytes, largest first
 };
 
-// The members of a group by its name («tensor», «pipe», «copies» …, as the mesh calls them), in the group's order.
-std::vector<int> members_of(const std::vector<Json>& ranks, size_t of, const std::string& group);
-TrafficMap traffic_of(const std::vector<Json>& ranks, const PeerShares& shares);
+// Ranks of the group to which rank `of` belongs, in the group's order. Group names are those of the mesh: «tensor»,
+// «pipe», «copies» (data-parallel replicas) …
+std::vector<int> group_members(const std::vector<Json>& ranks, size_t of, const std::string& group);
+TrafficMap build_traffic_map(const std::vector<Json>& ranks, const PeerShares& shares);
 Json to_json(const TrafficMap& map);
 
 }  // namespace esp::dash

@@ -1,4 +1,4 @@
-// The files of web/ as they were when the binary was built.
+// The files of web/, embedded in the binary at build time.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 namespace esp::dash {
 
 struct EmbeddedText {
-  std::string_view name, text;  // "chart.js"
+  std::string_view name, text;  // file name ("chart.js") and content
 };
 std::span<const EmbeddedText> embedded_texts();
 

@@ -1,7 +1,7 @@
-// Text from files and strangers, made fit to be put into JSON: UTF-8 or not, quoted, cut into the fields of a line.
+// JSON text without building a tree: UTF-8 validation, quoting, and scanning of untrusted text.
 //
-// The readers here are for what a dashboard reads by the hundred thousand lines and need not hold as a tree: they walk
-// over the text once and allocate nothing. They take anything; what is no object gives false.
+// The scanners are for logs with hundreds of thousands of lines: they pass over the text once and do not allocate. They
+// accept any input, and report failure for text that is not an object.
 #pragma once
 
 #include <functional>
@@ -12,28 +12,30 @@
 namespace esp::dash {
 
 bool is_utf8(std::string_view text);
-// With quotes, escaped; what is no UTF-8 becomes U+FFFD. Also safe inside a <script> of a page: no '<' is left.
-std::string json_quoted(std::string_view text);
-// "null" for what JSON cannot say; seven digits, which a picture does not outresolve.
+// Quotes and escapes a string. Invalid UTF-8 becomes U+FFFD. Safe inside a <script> element: '<' is escaped too.
+std::string quote_json(std::string_view text);
+// Appends the number with seven significant digits, which is enough for plots. NaN and infinity become "null".
 void append_number(std::string& out, double value);
-void append_exact(std::string& out, double value);  // seventeen
+void append_exact_number(std::string& out, double value);  // appends seventeen digits
 
-// The fields of one JSON object: the key without quotes (escapes left as they are) and the value's own text. False when
-// the text is not one object, or one nested deeper than 32; fields before the damage have been seen.
+// Calls f for each field of one JSON object, with the key without quotes (escapes kept) and the raw text of the value.
+// False: the text is not exactly one object, or is nested deeper than 32. Fields before the error have been passed to
+// f.
 bool for_each_field(std::string_view object,
                     const std::function<void(std::string_view key, std::string_view value)>& f);
 size_t skip_space(std::string_view text, size_t at);
-// Behind the closing quote of the string that begins at `at`, or npos.
+// Position after the closing quote of the string that begins at `at`, or npos.
 size_t string_end(std::string_view text, size_t at);
-// The value from `at` on: its end, or npos.
+// Position after the value that begins at `at`, or npos.
 size_t value_end(std::string_view text, size_t at);
 
-std::optional<double> number_of(std::string_view value);  // true and false are 1 and 0
-std::string string_of(std::string_view value);            // of a quoted one; escapes resolved
+std::optional<double> parse_number(std::string_view value);  // true and false are 1 and 0
+std::string parse_string(std::string_view value);            // value of a quoted string, escapes resolved
 
-// The fields of the object that begins at `at`: its end, or npos. Here to be inlined: a trace has millions of objects.
+// Calls the given function for each field of the object that begins at `at`. Returns the position after the object, or
+// npos. Inline, because a trace has millions of objects.
 template <typename Take>  // (key, value)
-size_t walk_object(std::string_view text, size_t at, const Take& take) {
+size_t scan_object(std::string_view text, size_t at, const Take& read_events) {
   constexpr size_t kBroken = std::string_view::npos;
   if (at >= text.size() || text[at] != '{') return kBroken;
   at = skip_space(text, at + 1);
@@ -47,7 +49,7 @@ size_t walk_object(std::string_view text, size_t at, const Take& take) {
     at = skip_space(text, at + 1);
     const size_t value = value_end(text, at);
     if (value == kBroken) return kBroken;
-    take(key, text.substr(at, value - at));
+    read_events(key, text.substr(at, value - at));
     at = skip_space(text, value);
     if (at >= text.size()) return kBroken;
     if (text[at] == '}') return at + 1;

@@ -1,4 +1,4 @@
-#include "esp/dash/plain_text.h"
+#include "esp/dash/json_text.h"
 
 #include <vector>
 
@@ -17,7 +17,7 @@ std::pair<bool, Fields> fields(std::string_view text) {
   return {whole, all};
 }
 
-TEST(Fields, AreCutOutOfAnObject) {
+TEST(JsonFields, ReturnsFieldsOfObject) {
   const auto [whole, all] = fields(R"( {"a":1.5e3, "b" : "x,}\"y" ,"c":[1,{"d":"]"}],"e":null,"f":true} )");
   EXPECT_TRUE(whole);
   EXPECT_EQ(all,
@@ -25,39 +25,39 @@ TEST(Fields, AreCutOutOfAnObject) {
   EXPECT_TRUE(fields("{}").first);
 }
 
-TEST(Fields, DamageIsNoObject) {
+TEST(JsonFields, RejectsDamagedObject) {
   for (const char* bad : {"", "[]", "1", "{", "{\"a\"", "{\"a\":", "{\"a\":1", "{\"a\":1,", "{\"a\":\"x}", "{a:1}",
                           "{\"a\":1}{", "{\"a\":1 2}", "{\"a\":,}", "{\"a\":{}", "null"})
     EXPECT_FALSE(fields(bad).first) << bad;
   EXPECT_FALSE(fields("{\"a\":" + std::string(100, '[') + std::string(100, ']') + "}").first);
 }
 
-TEST(Quoted, IsJsonAndHoldsNoMarkup) {
+TEST(QuoteJson, ProducesValidJsonWithoutMarkup) {
   for (const std::string& text : {std::string("plain"), std::string("a\"b\\c\n\t\x01"), std::string("</script><b>&"),
                                   std::string("über 例 🙂"), std::string("bad \xff\xc0\xaf end")}) {
-    const std::string quote = json_quoted(text);
+    const std::string quote = quote_json(text);
     EXPECT_EQ(quote.find('<'), std::string::npos);
     const auto back = nlohmann::json::parse(quote).get<std::string>();
     if (is_utf8(text)) {
       EXPECT_EQ(back, text);
-      EXPECT_EQ(string_of(quote), text);
+      EXPECT_EQ(parse_string(quote), text);
     } else {
       EXPECT_NE(back.find("\xef\xbf\xbd"), std::string::npos);
     }
   }
 }
 
-TEST(Utf8, RefusesOverlongFormsAndSurrogates) {
+TEST(Utf8, RejectsOverlongFormsAndSurrogates) {
   for (const char* good : {"", "a", "é", "例", "🙂", "\xf4\x8f\xbf\xbf"}) EXPECT_TRUE(is_utf8(good)) << good;
   for (const char* bad : {"\x80", "\xc0\xaf", "\xc1\x81", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf0\x80\x80\x80",
                           "\xf4\x90\x80\x80", "\xf8\x88\x80\x80\x80", "\xe4\xbe", "\xff"})
     EXPECT_FALSE(is_utf8(bad)) << bad;
 }
 
-TEST(Numbers, AreReadWholeOrNotAtAll) {
-  EXPECT_EQ(number_of("-1.25e2"), -125);
-  EXPECT_EQ(number_of("true"), 1);
-  for (const char* bad : {"", "null", "1x", "nan", "inf", "1e999", "\"1\""}) EXPECT_FALSE(number_of(bad)) << bad;
+TEST(ParseNumber, RejectsPartialNumbers) {
+  EXPECT_EQ(parse_number("-1.25e2"), -125);
+  EXPECT_EQ(parse_number("true"), 1);
+  for (const char* bad : {"", "null", "1x", "nan", "inf", "1e999", "\"1\""}) EXPECT_FALSE(parse_number(bad)) << bad;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "esp/dash/gate.h"
+#include "esp/dash/access_guard.h"
 
 #include <sys/random.h>
 
@@ -13,7 +13,7 @@
 namespace esp::dash {
 namespace {
 
-// As long for a wrong token as for the right one, so that timing tells nothing of how much of it was right.
+// Compares in constant time, so that the duration does not show how many characters match.
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
   unsigned differ = 0;
@@ -23,27 +23,27 @@ bool equal_in_constant_time(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-Gate::Gate(std::string token, int port) : token_(std::move(token)), port_(port) {}
+AccessGuard::AccessGuard(std::string token, int port) : token_(std::move(token)), port_(port) {}
 
-bool Gate::is_ours(std::string_view host) const {
+bool AccessGuard::is_ours(std::string_view host) const {
   for (const std::string_view name : {"127.0.0.1", "localhost", "[::1]"})
     if (host == fmt::format("{}:{}", name, port_)) return true;
   return false;
 }
 
-std::optional<Refusal> Gate::refusal(const Request& request, std::string& inner_path) const {
+std::optional<AccessDenial> AccessGuard::check(const Request& request, std::string& inner_path) const {
   const std::string* host = request.header("host");
   if (!host || !is_ours(*host))
-    return Refusal{421, fmt::format("this server answers to 127.0.0.1:{} and localhost:{} only", port_, port_)};
+    return AccessDenial{421, fmt::format("this server answers to 127.0.0.1:{} and localhost:{} only", port_, port_)};
   if (const std::string* origin = request.header("origin"))
     if (!origin->starts_with("http://") || !is_ours(std::string_view(*origin).substr(7)))
-      return Refusal{403, "asked for by a page of another origin"};
+      return AccessDenial{403, "request from a page of another origin"};
   if (const std::string* site = request.header("sec-fetch-site"))
     if (*site != "same-origin" && *site != "none")
-      return Refusal{403, "linked from another site; paste the address into the address bar instead"};
+      return AccessDenial{403, "request from a link on another site; paste the address into the address bar instead"};
   const size_t slash = request.path.find('/', 1);
   if (slash == std::string::npos || !equal_in_constant_time(request.path.substr(1, slash - 1), token_))
-    return Refusal{403, "the address begins with the token that `espalier dash` printed"};
+    return AccessDenial{403, "the address has no valid token; use the address that `espalier dash` printed"};
   inner_path = request.path.substr(slash);
   return std::nullopt;
 }
@@ -52,12 +52,14 @@ std::string random_token() {
   std::array<unsigned char, 32> bytes{};
   for (size_t have = 0; have < bytes.size();) {
     const ssize_t got = ::getrandom(bytes.data() + have, bytes.size() - have, 0);
-    if (got < 0 && errno != EINTR) throw IoError(fmt::format("no randomness for a token: {}", std::strerror(errno)));
+    if (got < 0 && errno != EINTR)
+      throw IoError(fmt::format("cannot read random bytes for the token: {}", std::strerror(errno)));
     if (got > 0) have += static_cast<size_t>(got);
   }
   constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
   std::string token;
-  for (const unsigned char byte : bytes) token += kLetters[byte % kLetters.size()];  // 64 letters: no bias
+  // there are 64 letters and 64 divides 256, so all letters are equally likely
+  for (const unsigned char byte : bytes) token += kLetters[byte % kLetters.size()];
   return token;
 }
 

@@ -1,4 +1,4 @@
-#include "esp/dash/plain_text.h"
+#include "esp/dash/json_text.h"
 
 #include <charconv>
 #include <cmath>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxDepth = 32;
 
-// Bytes of the character at `at`, 0 where there is none (RFC 3629: no overlong forms, no surrogates).
+// Length in bytes of the UTF-8 character at `at`. 0: it is invalid (RFC 3629: no overlong forms, no surrogates).
 size_t character_size(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u; };
   const auto follows = [&](size_t i, unsigned low = 0x80, unsigned high = 0xbf) {
@@ -34,7 +34,7 @@ void append_utf8(std::string& out, uint32_t c) {
     out += static_cast<char>(0xc0 | (c >> 6));
     out += static_cast<char>(0x80 | (c & 0x3f));
   } else {
-    if (c >= 0xd800 && c <= 0xdfff) c = 0xfffd;  // half a pair: names of runs do without
+    if (c >= 0xd800 && c <= 0xdfff) c = 0xfffd;  // a surrogate without its other half
     out += static_cast<char>(0xe0 | (c >> 12));
     out += static_cast<char>(0x80 | ((c >> 6) & 0x3f));
     out += static_cast<char>(0x80 | (c & 0x3f));
@@ -52,7 +52,7 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-std::string json_quoted(std::string_view text) {
+std::string quote_json(std::string_view text) {
   std::string out = "\"";
   for (size_t at = 0; at < text.size();) {
     const size_t size = character_size(text, at);
@@ -81,7 +81,7 @@ void append_number(std::string& out, double value) {
     fmt::format_to(std::back_inserter(out), "{:.7g}", value);
 }
 
-void append_exact(std::string& out, double value) {
+void append_exact_number(std::string& out, double value) {
   if (!std::isfinite(value))
     out += "null";
   else
@@ -114,11 +114,11 @@ size_t value_end(std::string_view text, size_t at) {
 
 bool for_each_field(std::string_view object,
                     const std::function<void(std::string_view key, std::string_view value)>& f) {
-  const size_t end = walk_object(object, skip_space(object, 0), f);
+  const size_t end = scan_object(object, skip_space(object, 0), f);
   return end != std::string_view::npos && skip_space(object, end) == object.size();
 }
 
-std::optional<double> number_of(std::string_view value) {
+std::optional<double> parse_number(std::string_view value) {
   if (value == "true") return 1;
   if (value == "false") return 0;
   double number = 0;
@@ -127,7 +127,7 @@ std::optional<double> number_of(std::string_view value) {
   return number;
 }
 
-std::string string_of(std::string_view value) {
+std::string parse_string(std::string_view value) {
   if (value.size() < 2 || value.front() != '"' || value.back() != '"') return std::string(value);
   value = value.substr(1, value.size() - 2);
   std::string out;
