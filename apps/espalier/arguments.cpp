@@ -48,7 +48,7 @@ Argument Argument::one_of(std::initializer_list<const char*> words) const {
 
 namespace {
 
-// As CLI11's ranges, whose help it takes; they would spell out the largest number there is.
+// A range check with its own message. CLI11's message would print the largest representable number as the upper limit.
 template <typename Number, typename Holds>
 CLI::Validator checked(const CLI::Validator& described, std::string expected, Holds holds) {
   auto judge = [expected = std::move(expected), holds](const std::string& text) -> std::string {
@@ -71,9 +71,9 @@ Argument Argument::non_negative() const {
 }
 
 template <typename Number>
-Argument Argument::within(Number least, Number most) const {
-  return Argument(option_->check(checked<Number>(CLI::Range(least, most), fmt::format("from {} to {}", least, most),
-                                                 [=](Number value) { return value >= least && value <= most; })));
+Argument Argument::within(Number min, Number max) const {
+  return Argument(option_->check(checked<Number>(CLI::Range(min, max), fmt::format("from {} to {}", min, max),
+                                                 [=](Number value) { return value >= min && value <= max; })));
 }
 
 template Argument Argument::within(int, int) const;
@@ -82,7 +82,7 @@ template Argument Argument::within(double, double) const;
 
 namespace {
 
-// What an option reads one by one.
+// The type of one value that an option parses: for a list option, the type of its elements.
 template <typename Value>
 struct ElementOf {
   using type = Value;
@@ -96,7 +96,7 @@ struct ElementOf<std::optional<Value>> {
   using type = Value;
 };
 
-// CLI11 would take the nearest number it can hold, or wrap one below 0.
+// Rejects a number that does not fit. CLI11 would clamp it to the nearest representable one, or wrap a negative one.
 template <typename Whole>
 std::string refuse_whole(const std::string& text) {
   errno = 0;
@@ -108,7 +108,7 @@ std::string refuse_whole(const std::string& text) {
     if (text.starts_with('-')) return fmt::format("got {}; must be >= 0", text);
     std::strtoull(text.c_str(), nullptr, 0);
   }
-  if (errno == ERANGE || !fits) return fmt::format("{}: {} at most", text, std::numeric_limits<Whole>::max());
+  if (errno == ERANGE || !fits) return fmt::format("got {}; must be <= {}", text, std::numeric_limits<Whole>::max());
   Whole value{};
   return CLI::detail::lexical_cast(text, value) ? "" : fmt::format("got {}; expected an integer", text);
 }
@@ -167,8 +167,8 @@ Arguments Arguments::add_subcommand(const std::string& name, const std::string& 
   return Arguments(app_->add_subcommand(name, help));
 }
 
-void Arguments::require_subcommand(int least, int most) const {
-  app_->require_subcommand(static_cast<size_t>(least), static_cast<size_t>(most));
+void Arguments::require_subcommand(int min, int max) const {
+  app_->require_subcommand(static_cast<size_t>(min), static_cast<size_t>(max));
 }
 
 void Arguments::footer(const std::string& text) const {
@@ -203,7 +203,7 @@ bool Arguments::has_chosen_subcommand() const {
   return !app_->get_subcommands().empty();
 }
 
-std::vector<std::string> Arguments::strays() const {
+std::vector<std::string> Arguments::unparsed_words() const {
   return app_->remaining();
 }
 
@@ -228,7 +228,8 @@ std::vector<OptionText> Arguments::options() const {
   return texts;
 }
 
-// A check adds what it accepts behind the type's name, which says it already.
+// A check appends ":{accepted values}" to the type name. This suffix is removed: the type name already lists the
+// values.
 std::string OptionText::value() const {
   return takes_value ? type.substr(0, type.find(":{")) : "";
 }

@@ -1,8 +1,8 @@
-// What a command may be given, and where it goes. A thin face over CLI11, which is compiled in arguments.cpp and
-// parser.cpp alone: in every command's file it would take longer to compile than all the rest of that file.
+// Options and arguments of a command: a thin interface over CLI11. Only arguments.cpp and parser.cpp include CLI11,
+// because including it in every command's file would dominate compile time.
 //
-// Both classes are handles of what the Parser owns: copy them, lend them, keep them no longer than it lives. The
-// variables that options are bound to must live as long. One thread.
+// Both classes are copyable handles to objects that the Parser owns; they are valid as long as the Parser. A variable
+// that an option is bound to must outlive the Parser. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -17,43 +17,44 @@ class Option;
 
 namespace esp::app {
 
-// One option, flag or positional argument; verbs may be chained.
+// One option, flag or positional argument; calls can be chained.
 class Argument {
  public:
   explicit Argument(CLI::Option* option) : option_(option) {}
 
-  Argument type_name(const std::string& name) const;  // of its value, in help; "a|b" also completes to a and b
-  Argument show_default() const;                      // help shows what the variable holds now
+  Argument type_name(const std::string& name) const;  // name of the value in help; "a|b" also completes to a and b
+  Argument show_default() const;                      // help shows the variable's current value
   Argument required() const;
-  Argument delimiter(char between) const;  // of a list's values, within one word
-  Argument one_word_each() const;          // a list takes one word each time its name is given
+  Argument delimiter(char between) const;  // character that separates the elements of a list within one word
+  Argument one_word_each() const;          // each occurrence of the option adds one word to the list
   Argument excludes(const Argument& other) const;
-  Argument hide() const;  // from help, manual and completion
+  Argument hide() const;  // hides the option from help, manual and completion
   Argument one_of(std::initializer_list<const char*> words) const;
   Argument positive() const;
   Argument non_negative() const;
   template <typename Number>  // int, int64_t, double
-  Argument within(Number least, Number most) const;
+  Argument within(Number min, Number max) const;
 
  private:
   CLI::Option* option_;
 };
 
-// An option as the pages that describe it want it.
+// An option as described in help, manual pages and completion.
 struct OptionText {
-  std::vector<std::string> names;  // "-b", "--nproc"; of a positional one its name
-  std::string type;                // "N", "auto|shm|tcp", and what a check adds to it
+  std::vector<std::string> names;  // "-b", "--nproc"; for a positional argument its name
+  std::string type;                // "N", "auto|shm|tcp", plus the text that a check appends
   std::string help;
   bool positional = false, required = false, hidden = false;
   bool takes_value = false;
-  std::string value() const;  // the type alone, empty where it takes none
+  std::string value() const;  // type without the check's text; empty for a flag
 };
 
 class Arguments {
  public:
   explicit Arguments(CLI::App* app = nullptr) : app_(app) {}
 
-  // Names as "-n,--nproc", or a bare word for a positional argument. Value is one of those listed in arguments.cpp.
+  // `names` is "-n,--nproc", or a bare word for a positional argument. Instantiated for the value types listed in
+  // arguments.cpp.
   template <typename Value>
   Argument add_option(const std::string& names, Value& value, const std::string& help) const;
   Argument add_option_function(const std::string& names, std::function<void(const std::string&)> read,
@@ -61,27 +62,27 @@ class Arguments {
   Argument add_flag(const std::string& names, bool& value, const std::string& help) const;
 
   Arguments add_subcommand(const std::string& name, const std::string& help) const;
-  void require_subcommand(int least, int most) const;
+  void require_subcommand(int min, int max) const;
   void footer(const std::string& text) const;
   void hide() const;
   void callback(std::function<void()> after_parsing) const;
 
   std::string name() const, help() const, footer() const;
   bool hidden() const;
-  bool has_chosen_subcommand() const;          // after parsing
-  std::vector<std::string> strays() const;     // after parsing: words nobody took
-  std::vector<OptionText> options() const;     // hidden ones too
-  std::vector<Arguments> subcommands() const;  // hidden ones too
+  bool has_chosen_subcommand() const;               // after parsing
+  std::vector<std::string> unparsed_words() const;  // after parsing: words that match no option or argument
+  std::vector<OptionText> options() const;          // includes hidden options
+  std::vector<Arguments> subcommands() const;       // includes hidden subcommands
 
  private:
   CLI::App* app_;
 };
 
-// As an option would read it; false when it is not one. int and std::string.
+// Parses `text` as an option of type Value would; false if that fails. Instantiated for int and std::string.
 template <typename Value>
 bool read_value(const std::string& text, Value& value);
 
-// "a,b" as a and b. An empty text is one empty word.
+// Splits "a,b" into a and b. An empty text gives one empty word.
 std::vector<std::string> split(const std::string& text, char between);
 
 }  // namespace esp::app

@@ -1,4 +1,5 @@
-// parallel.layout = "auto": the planner's choice for a run, from a cluster file that describes this machine.
+// parallel.layout = "auto": the planner chooses the layout of a run. It uses a cluster file that describes this
+// machine.
 #pragma once
 
 #include <string>
@@ -11,27 +12,30 @@
 
 namespace esp::app {
 
-// The layouts a run may take: what its file fixes (ZeRO, offload, recomputation, a micro-batch if one is named, rules
-// of its way of agreeing) stays.
-plan::Space space_of_run(const train::RunConfig& config, const plan::ModelShape& shape, const plan::Cluster& cluster,
-                         const plan::Policy& base, const std::vector<int>& ranks);
+// The search space of a run. Settings that the run file already fixes stay fixed: ZeRO, offload, recomputation, a given
+// micro-batch, and the settings that the sync method requires.
+plan::SearchSpace run_search_space(const train::RunConfig& config, const plan::ModelShape& shape,
+                                   const plan::Cluster& cluster, const plan::Policy& base,
+                                   const std::vector<int>& ranks);
 
-// Of a space for any program what this one trains: its schedules and ways of context, stages cut by it, layouts that
-// keep its rules. UsageError: a model it cannot train.
-void keep_trainable(plan::Space& space, const PlanInputs& inputs);
+// Restricts a search space to layouts that this trainer can run: its schedules, context-parallel methods, stage
+// division and layout rules. UsageError: the trainer does not support the model.
+void restrict_to_trainable(plan::SearchSpace& space, const PlanInputs& inputs);
 
-// What to set in the run file for a policy, section.key=value each, parallel.layout cleared and what the planner
-// expects noted. UsageError: what this runtime does not have.
-std::vector<std::string> overrides_of(const plan::Policy& policy, double predicted_s);
+// Overrides (section.key=value) that give a run file the policy's layout. They also clear parallel.layout and set the
+// predicted step time. UsageError: this runtime does not support the policy.
+std::vector<std::string> policy_overrides(const plan::Policy& policy, double predicted_s);
 
-// A run file that trains by the policy: the one of --run, or a new one of --model. UsageError: the trainer refuses it.
-std::string run_file_of(const PlanInputs& inputs, const plan::Policy& policy);
+// The text of a run file for the policy: the file given with --run, changed, or a new file for the model given with
+// --model. UsageError: the trainer rejects it.
+std::string trainable_run_file(const PlanInputs& inputs, const plan::Policy& policy);
 
-// Whether the run asks; UsageError for any word but auto.
-bool asks_for_layout(const train::RunConfig& config);
+// Whether the run file sets parallel.layout = auto; UsageError for any other value.
+bool is_auto_layout(const train::RunConfig& config);
 
-// The choice for `world` ranks, told on stderr. `cluster` names a file or a shipped cluster; empty: this machine's,
-// from the cache folder, measured and kept there when it is not there yet.
+// Overrides of the run file for `world` ranks; prints the chosen layout to stderr. `cluster` names a file or a shipped
+// cluster. If it is empty, this machine's cluster file in the cache folder is used. If that file does not exist, the
+// machine is measured first.
 std::vector<std::string> choose_layout(const train::RunConfig& config, int world, const std::string& cluster);
 
 }  // namespace esp::app

@@ -16,7 +16,7 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-// Segmented ring and pipelines by rule instead of Open MPI's own choice.
+// Forces segmented ring and pipeline algorithms instead of Open MPI's decision rules.
 const Arguments kRingRules = {"--mca",
                               "coll_tuned_use_dynamic_rules",
                               "1",
@@ -84,14 +84,16 @@ const BaselineRow kBaselines[] = {
 };
 
 bool available(const BaselineRow& row) {
-  return !peer_path(row.program).empty() && (row.launcher.empty() || !find_program(std::string(row.launcher)).empty());
+  return !baseline_path(row.program).empty() &&
+         (row.launcher.empty() || !find_program(std::string(row.launcher)).empty());
 }
 
 Arguments launcher_command(const BaselineRow& row, int num_ranks) {
   if (row.launcher == "mpirun.mpich") return {std::string(row.launcher), "-n", std::to_string(num_ranks)};
   Arguments command = {std::string(row.launcher), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n",
                        std::to_string(num_ranks)};
-  // Spinning ranks that share a core starve the one they wait for; a tuned run would not leave that at its default.
+  // With more ranks than cores, ranks that busy-wait take the core of the rank they wait for. Tuned variants therefore
+  // yield the core while they wait.
   if (row.variant != "default" && num_ranks > usable_cores())
     command = joined(command, {"--mca", "mpi_yield_when_idle", "1"});
   return joined(command, row.arguments);
@@ -103,8 +105,8 @@ std::span<const BaselineRow> baselines() {
   return kBaselines;
 }
 
-std::string peer_path(std::string_view name) {
-  std::string own = own_path();
+std::string baseline_path(std::string_view name) {
+  std::string own = executable_path();
   std::string folder = own.substr(0, own.rfind('/'));
   for (const std::string& path :
        {fmt::format("{}/{}", folder, name), fmt::format("{}/../libexec/espalier/{}", folder, name)})
@@ -126,25 +128,31 @@ std::vector<const BaselineRow*> choose_baselines(const std::vector<std::string>&
     if (name == "all") continue;
     const BaselineRow& row = find_row("peer", kBaselines, name);
     if (!available(row))
-      throw UsageError(fmt::format("peer {} is not there: {} was not built or {} is not in PATH", name, row.program,
-                                   row.launcher.empty() ? "its library" : row.launcher));
+      throw UsageError(
+          row.launcher.empty()
+              ? fmt::format("--peers {}: {} was not built. espalier doctor lists the packages to install", name,
+                            row.program)
+              : fmt::format("--peers {}: {} was not built, or {} is not in PATH. espalier doctor lists the packages to "
+                            "install",
+                            name, row.program, row.launcher));
   }
   for (const BaselineRow& row : kBaselines)
     if (available(row) && (all || std::find(names.begin(), names.end(), row.name) != names.end()))
       chosen.push_back(&row);
-  if (chosen.empty()) throw UsageError("no peer is there to compare with; espalier doctor says what to install");
+  if (chosen.empty())
+    throw UsageError("--peers: found no installed library. espalier doctor lists the packages to install");
   return chosen;
 }
 
-std::unique_ptr<BenchJob> start_baseline(const BaselineRow& row, int num_ranks, Switchboard& board,
+std::unique_ptr<BenchJob> start_baseline(const BaselineRow& row, int num_ranks, RankListener& listener,
                                          const std::string& folder, Deadline deadline) {
   std::string label = fmt::format("{}/{}", row.library, row.variant);
   launch::LocalOptions options;
-  options.output = launch::LocalOptions::Output::last_words;
-  std::vector<std::string> worker = {peer_path(row.program), board.name(), label};
+  options.output = launch::LocalOptions::Output::stderr_tail;
+  std::vector<std::string> worker = {baseline_path(row.program), listener.name(), label};
   if (row.launcher.empty()) {
     std::string store = fmt::format("{}/{}-{}-{}", folder, row.library, row.variant, num_ranks);
-    if (::mkdir(store.c_str(), 0700) != 0) throw IoError("cannot make " + store);
+    if (::mkdir(store.c_str(), 0700) != 0) throw IoError("cannot create the folder " + store);
     options.num_ranks = num_ranks;
     options.command = joined(joined(worker, {store}), row.arguments);
   } else {
@@ -154,7 +162,7 @@ std::unique_ptr<BenchJob> start_baseline(const BaselineRow& row, int num_ranks, 
   if (row.keep_memory)
     options.environment["GLIBC_TUNABLES"] =
         "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=17179869184:glibc.malloc.top_pad=67108864";
-  return std::make_unique<BenchJob>(label, num_ranks, std::make_unique<launch::LocalJob>(options), board, deadline);
+  return std::make_unique<BenchJob>(label, num_ranks, std::make_unique<launch::LocalJob>(options), listener, deadline);
 }
 
 }  // namespace esp::app

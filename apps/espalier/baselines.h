@@ -1,5 +1,5 @@
-// The libraries we are compared with: how each is started, from Debian's packages, in its default and its best
-// settings.
+// Baselines: the libraries that `bench comm --peers` compares with Espalier. They come from Debian packages and run
+// with their default settings and with their fastest settings.
 #pragma once
 
 #include <memory>
@@ -13,27 +13,28 @@
 namespace esp::app {
 
 struct BaselineRow {
-  std::string_view name;               // as --peers takes it; several rows may share one: its variants
-  std::string_view library;            // openmpi, mpich, gloo
-  std::string_view variant;            // default, ucx, ring…
-  std::string_view transport;          // shm or tcp
-  std::string_view program;            // of bench/peers
-  std::string_view launcher;           // program that starts its ranks; empty: we do
-  std::vector<std::string> arguments;  // of the launcher, or after the socket and the label
-  bool keep_memory;                    // glibc told to keep large blocks mapped
-  bool irregular = false;              // reduce_scatter through the irregular call
+  std::string_view name;       // name in --peers; rows with the same name are its variants
+  std::string_view library;    // openmpi, mpich, gloo
+  std::string_view variant;    // default, ucx, ring…
+  std::string_view transport;  // shm or tcp
+  std::string_view program;    // program built from bench/peers
+  std::string_view launcher;   // program that starts the ranks; empty: this process starts them
+  // arguments of the launcher; without a launcher: of the program, after the socket and the label
+  std::vector<std::string> arguments;
+  bool keep_memory;        // sets glibc tunables so that freed large blocks stay mapped
+  bool irregular = false;  // reduce_scatter calls the irregular MPI_Reduce_scatter, not the block form
 };
 
 std::span<const BaselineRow> baselines();
 
-// "all", or names separated by commas. UsageError for one that is unknown, or was not built and was asked for by name.
+// Rows for "all", or for names separated by commas. UsageError: an unknown name, or a named library that was not built.
 std::vector<const BaselineRow*> choose_baselines(const std::vector<std::string>& names);
-// Full path of a baseline's program: beside the binary in a build tree, in libexec once installed; empty: not there.
-std::string peer_path(std::string_view name);
-// Names of those whose programs are there.
+// Path of a baseline's program: beside the binary in a build tree, in libexec after installation; empty: not found.
+std::string baseline_path(std::string_view name);
+// Names of the baselines whose programs exist.
 std::vector<std::string> built_baselines();
 
-std::unique_ptr<BenchJob> start_baseline(const BaselineRow& row, int num_ranks, Switchboard& board,
+std::unique_ptr<BenchJob> start_baseline(const BaselineRow& row, int num_ranks, RankListener& listener,
                                          const std::string& folder, Deadline deadline);
 
 }  // namespace esp::app

@@ -11,10 +11,10 @@
 
 namespace esp::app {
 
-// The library stays loaded: its threads may outlive any handle.
+// The library is never unloaded: its threads may outlive this object.
 Blas::Blas(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (!library) throw UsageError(fmt::format("--against {}: {}", path, dlerror()));
+  if (!library) throw UsageError(fmt::format("--against {}: cannot load the library: {}", path, dlerror()));
   cblas_ = reinterpret_cast<Cblas>(dlsym(library, "cblas_sgemm"));
   dnnl_ = reinterpret_cast<Dnnl>(dlsym(library, "dnnl_sgemm"));
   if (!cblas_ && !dnnl_)
@@ -40,7 +40,7 @@ void Blas::sgemm(void* c, const void* a, const void* b, int64_t m, int64_t n, in
   }
 }
 
-std::string better_blas_core(const std::string& path) {
+std::string openblas_core_override(const std::string& path) {
   void* const library = std::getenv("OPENBLAS_CORETYPE") ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) return "";
   const auto core_name = reinterpret_cast<char* (*)()>(dlsym(library, "openblas_get_corename"));

@@ -1,5 +1,5 @@
-// Another library's sgemm behind the interface of this program's, opened at run time: any libblas (cblas_sgemm) or
-// oneDNN (dnnl_sgemm). Its environment variables set the number of threads.
+// sgemm of another library, loaded at run time, with the signature of kernel::gemm: any libblas (cblas_sgemm) or oneDNN
+// (dnnl_sgemm). The library's own environment variables set its number of threads.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace esp::app {
 
 class Blas {
  public:
-  explicit Blas(const std::string& path);  // UsageError when it cannot be opened or has no sgemm
+  explicit Blas(const std::string& path);  // UsageError: the library cannot be loaded, or has no sgemm
   void sgemm(void* c, const void* a, const void* b, int64_t m, int64_t n, int64_t k,
              const kernel::GemmOptions& options) const;
 
@@ -24,8 +24,8 @@ class Blas {
   Dnnl dnnl_ = nullptr;
 };
 
-// OpenBLAS falls back to a generic kernel on processors newer than itself, which is five times slower. Returns the
-// OPENBLAS_CORETYPE to set; empty where it recognises the processor, or the variable is set.
-std::string better_blas_core(const std::string& path);
+// On a CPU that it does not recognise, OpenBLAS uses a generic kernel, which is five times slower. Returns the value to
+// set for OPENBLAS_CORETYPE. Empty if OpenBLAS recognises the CPU or the variable is already set.
+std::string openblas_core_override(const std::string& path);
 
 }  // namespace esp::app

@@ -1,4 +1,4 @@
-// Options of `bench comm`, shared by the plain table and the comparison with other libraries.
+// Options and result rows of `bench comm`, shared by the plain table and the comparison with other libraries.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace esp::app {
 
-struct CommBench {
+struct CommBenchOptions {
   std::vector<std::string> ops = {"all_reduce"};
   std::string min_bytes = "32M", max_bytes, step_bytes = "1M";
-  double step_factor = 0;  // 0: add step_bytes instead
+  double step_factor = 0;  // 0: a sweep adds step_bytes to the size instead of multiplying it
   int iterations = 20, warmup = 5, batch = 0, check = 1, root = 0, threads = 1, devices = 1;
   std::vector<std::string> reduce_ops = {"sum"}, dtypes = {"float"};
   std::vector<int> nproc;
@@ -28,13 +28,13 @@ struct CommBench {
   std::string json, csv, markdown;
 };
 
-// One cell of a table, as INTERFACE's `bench comm --json` names it.
+// One result, with the fields of `bench comm --json`.
 struct CommRow {
   std::string library, op, algo, transport;
   int ranks = 0;
   size_t bytes = 0;
   double median_us = 0, p99_us = 0, algbw_gbs = 0, busbw_gbs = 0;
-  int64_t sent_per_rank = -1, rounds = -1;  // -1: not reported by the library
+  int64_t sent_per_rank = -1, rounds = -1;  // -1: the library does not report this count
   bool correct = true;
 };
 Json to_json(const CommRow& row);
@@ -42,30 +42,31 @@ std::string csv_header();
 std::string to_csv(const CommRow& row);
 CommRow make_row(const std::string& library, const bench::Request& request, int ranks,
                  const std::vector<double>& sample_us);
-// Report of this program's ranks: algorithm, transport, and the maximum sent by one rank.
+// Adds what Espalier's ranks report: the algorithm, the transport, and the bytes sent by the rank that sends most.
 void add_report(CommRow& row, const std::vector<bench::Words>& words);
 
-// Sizes of the sweep, as nccl-tests steps them.
-std::vector<size_t> sweep(const CommBench& bench);
-// "32M" as nccl-tests reads it: K, M, G are powers of 1024.
+// Sizes of the sweep, stepped like nccl-tests.
+std::vector<size_t> sweep(const CommBenchOptions& bench);
+// Parses "32M" like nccl-tests: K, M, G are powers of 1024.
 size_t parse_size(const std::string& text);
-// bus bandwidth per rank over algorithmic bandwidth: 2(n-1)/n for all_reduce and so on.
+// Bus bandwidth / algorithm bandwidth: 2(n-1)/n for all_reduce and so on.
 double bus_factor(const std::string& op, int ranks);
 double median(std::vector<double> values);
 double percentile(std::vector<double> values, double fraction);
-// Calls per sample: many where a call is short against the clock and the barrier, few where it is long.
-int batch_for(const CommBench& bench, size_t bytes);
+// Calls per sample. Short calls get many, so that a sample is long relative to the clock and the barrier; long calls
+// get few.
+int batch_for(const CommBenchOptions& bench, size_t bytes);
 
 extern const std::vector<std::string> kBenchOps;
 
-// This program's ranks. The hub outlives them.
-struct OurJob {
+// Espalier's ranks and their hub, which outlives them.
+struct EspalierJob {
   std::unique_ptr<net::Hub> hub;
   std::unique_ptr<BenchJob> ranks;
   int64_t begun_ns = 0;
 };
-OurJob start_ours(const CommBench& bench, int num_ranks, Switchboard& board, Deadline deadline);
+EspalierJob start_espalier(const CommBenchOptions& bench, int num_ranks, RankListener& listener, Deadline deadline);
 
-int run_comparison(const CommBench& bench);  // bench_peers.cpp
+int run_comparison(const CommBenchOptions& bench);  // bench_peers.cpp
 
 }  // namespace esp::app

@@ -36,14 +36,14 @@ std::vector<double> parse_times(const std::string& text) {
   return times;
 }
 
-std::string own_path() {
+std::string executable_path() {
   char path[PATH_MAX];
   ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
   if (length <= 0) throw IoError("cannot find the path of this program: " + errno_text(errno));
   return std::string(path, static_cast<size_t>(length));
 }
 
-Switchboard::Switchboard() {
+RankListener::RankListener() {
   std::random_device random;
   name_ = fmt::format("espalier-bench-{}-{:08x}{:08x}", ::getpid(), random(), random());
   socklen_t length = 0;
@@ -54,58 +54,60 @@ Switchboard::Switchboard() {
     throw IoError("cannot open the benchmark's control socket: " + errno_text(errno));
 }
 
-Switchboard::Caller Switchboard::accept(Deadline deadline) {
+RankListener::RankConnection RankListener::accept(Deadline deadline) {
   for (;;) {
     pollfd waiting{listener_.fd(), POLLIN, 0};
     if (::poll(&waiting, 1, deadline.left_ms()) <= 0 && deadline.passed())
       throw CommError(CommError::Kind::timeout, -1, "timeout waiting for a rank to connect");
     net::Socket socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket) continue;
-    ucred who{};
-    socklen_t length = sizeof who;
-    if (::getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &who, &length) != 0 || who.uid != ::geteuid()) continue;
-    Caller caller;
-    caller.channel = std::make_unique<bench::LineChannel>(socket.fd());
-    // A caller may take a while to send its first line, so a short pause is not an error.
+    ucred peer{};
+    socklen_t length = sizeof peer;
+    if (::getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 || peer.uid != ::geteuid()) continue;
+    RankConnection connection;
+    connection.channel = std::make_unique<bench::LineChannel>(socket.fd());
+    // Limits the time in which a connected rank must send its first line.
     set_read_timeout(socket.fd(), Deadline::after(std::chrono::seconds(5)));
-    caller.socket = std::move(socket);
+    connection.socket = std::move(socket);
     std::string line, verb;
-    if (!caller.channel->read_line(line)) continue;
-    caller.hello = bench::split_words(line, verb);
-    if (verb == "hello") return caller;
+    if (!connection.channel->read_line(line)) continue;
+    connection.registration = bench::split_words(line, verb);
+    if (verb == "hello") return connection;
   }
 }
 
-BenchJob::BenchJob(std::string label, int num_ranks, std::unique_ptr<launch::LocalJob> job, Switchboard& board,
+BenchJob::BenchJob(std::string label, int num_ranks, std::unique_ptr<launch::LocalJob> job, RankListener& listener,
                    Deadline deadline)
-    : label_(std::move(label)), job_(std::move(job)), callers_(static_cast<size_t>(num_ranks)) {
+    : label_(std::move(label)), job_(std::move(job)), ranks_(static_cast<size_t>(num_ranks)) {
   for (int missing = num_ranks; missing > 0;) {
-    Switchboard::Caller caller;
+    RankListener::RankConnection connection;
     try {
-      caller = board.accept(deadline.earlier(std::chrono::milliseconds(200)));
+      connection = listener.accept(deadline.earlier(std::chrono::milliseconds(200)));
     } catch (const CommError&) {
-      // No call for a moment: checks whether a process that could call is still alive.
-      if (job_->wait(Deadline::after_ms(0)) || deadline.passed()) lost(-1, "did not start");
+      // No rank connected within 200 ms. This is an error if the processes have ended or the deadline has passed.
+      if (job_->wait(Deadline::after_ms(0)) || deadline.passed()) fail_rank(-1, "did not start");
       continue;
     }
-    int rank = std::atoi(caller.hello["rank"].c_str());
-    if (caller.hello["label"] != label_ || rank < 0 || rank >= num_ranks ||
-        std::atoi(caller.hello["size"].c_str()) != num_ranks || callers_[static_cast<size_t>(rank)].socket)
+    int rank = std::atoi(connection.registration["rank"].c_str());
+    if (connection.registration["label"] != label_ || rank < 0 || rank >= num_ranks ||
+        std::atoi(connection.registration["size"].c_str()) != num_ranks || ranks_[static_cast<size_t>(rank)].socket)
       throw CommError(CommError::Kind::mismatch, rank,
-                      fmt::format("rank {} of {} called for {} as {} of {}", rank, caller.hello["label"], label_, rank,
-                                  caller.hello["size"]));
-    callers_[static_cast<size_t>(rank)] = std::move(caller);
+                      fmt::format("{}: a process registered as label {}, rank {}, size {}; expected label {}, size {} "
+                                  "and every rank exactly once",
+                                  label_, connection.registration["label"], rank, connection.registration["size"],
+                                  label_, num_ranks));
+    ranks_[static_cast<size_t>(rank)] = std::move(connection);
     --missing;
   }
 }
 
 BenchJob::~BenchJob() {
-  for (Switchboard::Caller& caller : callers_)
-    if (caller.channel) caller.channel->write_line("quit");
+  for (RankListener::RankConnection& connection : ranks_)
+    if (connection.channel) connection.channel->write_line("quit");
   job_->wait(Deadline::after(std::chrono::seconds(5)));
 }
 
-void BenchJob::lost(int rank, const std::string& how) {
+void BenchJob::fail_rank(int rank, const std::string& how) {
   job_->wait(Deadline::after_ms(500));
   std::string text = rank < 0 ? fmt::format("{} {}", label_, how) : fmt::format("{}: rank {} {}", label_, rank, how);
   if (auto failure = job_->failure()) text += "; " + launch::describe(*failure);
@@ -113,30 +115,30 @@ void BenchJob::lost(int rank, const std::string& how) {
 }
 
 std::vector<Reply> BenchJob::exchange(const std::string& line, Deadline deadline) {
-  for (size_t rank = 0; rank < callers_.size(); ++rank)
-    if (!callers_[rank].channel->write_line(line)) lost(static_cast<int>(rank), "is gone");
-  std::vector<Reply> replies(callers_.size());
-  for (size_t rank = 0; rank < callers_.size(); ++rank) {
-    set_read_timeout(callers_[rank].socket.fd(), deadline);
+  for (size_t rank = 0; rank < ranks_.size(); ++rank)
+    if (!ranks_[rank].channel->write_line(line)) fail_rank(static_cast<int>(rank), "has disconnected");
+  std::vector<Reply> replies(ranks_.size());
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    set_read_timeout(ranks_[rank].socket.fd(), deadline);
     std::string answer;
-    if (!callers_[rank].channel->read_line(answer))
-      lost(static_cast<int>(rank), deadline.passed() ? "did not answer in time" : "ended during: " + line);
+    if (!ranks_[rank].channel->read_line(answer))
+      fail_rank(static_cast<int>(rank), deadline.passed() ? "did not reply in time" : "ended during: " + line);
     replies[rank].words = bench::split_words(answer, replies[rank].verb);
   }
   return replies;
 }
 
-Answer BenchJob::ask(const bench::Request& request, Deadline deadline) {
-  return answer_of(label_, request, exchange(bench::to_line(request), deadline));
+BenchResult BenchJob::execute(const bench::Request& request, Deadline deadline) {
+  return merge_replies(label_, request, exchange(bench::to_line(request), deadline));
 }
 
-Answer answer_of(const std::string& label, const bench::Request& request, std::vector<Reply> replies) {
-  Answer answer;
+BenchResult merge_replies(const std::string& label, const bench::Request& request, std::vector<Reply> replies) {
+  BenchResult answer;
   std::string failed;
   for (size_t rank = 0; rank < replies.size(); ++rank) {
     auto& [verb, words] = replies[rank];
     if (verb == "failed" && failed.empty()) failed = fmt::format("rank {}: {}", rank, words["why"]);
-    if (verb == "no") answer.why = words["why"];
+    if (verb == "no") answer.refusal = words["why"];
     if (verb != "done") continue;
     answer.ran = true;
     answer.wrong += std::strtoull(words["wrong"].c_str(), nullptr, 10);
@@ -147,7 +149,7 @@ Answer answer_of(const std::string& label, const bench::Request& request, std::v
   }
   if (!failed.empty())
     throw CommError(CommError::Kind::aborted, -1,
-                    fmt::format("{}: {} of {} bytes: {}", label, request.op, request.bytes, failed));
+                    fmt::format("{}: {} of {} bytes failed: {}", label, request.op, request.bytes, failed));
   return answer;
 }
 

@@ -1,8 +1,9 @@
-// Coordinator of a benchmark: jobs of one library each, started together, driven one at a time.
+// Coordinator of a benchmark. Each library has one job. All jobs are started first; then they are measured one at a
+// time.
 //
-// A Switchboard is a socket in Linux's abstract namespace to which ranks connect; connections of other users are
-// rejected. A BenchJob is N ranks behind it (protocol: bench/peers/serve.h). Idle ranks sleep in read(). One thread
-// drives everything.
+// A RankListener is a socket in Linux's abstract namespace to which ranks connect. It rejects connections of other
+// users. A BenchJob owns the connections to N ranks (protocol: bench/peers/serve.h). Idle ranks block in read(). One
+// thread drives all jobs.
 #pragma once
 
 #include <memory>
@@ -16,30 +17,30 @@
 
 namespace esp::app {
 
-class Switchboard {
+class RankListener {
  public:
-  Switchboard();
+  RankListener();
   const std::string& name() const { return name_; }
 
-  struct Caller {
+  struct RankConnection {
     net::Socket socket;
     std::unique_ptr<bench::LineChannel> channel;
-    bench::Words hello;
+    bench::Words registration;  // the first message of the rank
   };
-  // The next rank that connects. Throws CommError at the deadline.
-  Caller accept(Deadline deadline);
+  // Waits for the next rank that connects. Throws CommError at the deadline.
+  RankConnection accept(Deadline deadline);
 
  private:
   std::string name_;
   net::Socket listener_;
 };
 
-struct Answer {
+struct BenchResult {
   bool ran = false;
-  std::string why;                  // set when it did not run: this library does not support the operation
-  std::vector<double> sample_us;    // per call, the slowest rank of each sample
-  uint64_t wrong = 0;               // over all ranks
-  std::vector<bench::Words> words;  // by rank
+  std::string refusal;              // reason why the library does not support the operation; set if `ran` is false
+  std::vector<double> sample_us;    // per sample: time per call of the slowest rank
+  uint64_t wrong = 0;               // wrong elements, summed over all ranks
+  std::vector<bench::Words> words;  // last reply of each rank, indexed by rank
 };
 
 // The reply of a rank: "done", "no" or "failed".
@@ -47,48 +48,50 @@ struct Reply {
   std::string verb;
   bench::Words words;
 };
-// The replies of all ranks, by rank, merged. CommError: one failed.
-Answer answer_of(const std::string& label, const bench::Request& request, std::vector<Reply> replies);
+// Merges the replies of all ranks, by rank. CommError: a rank failed.
+BenchResult merge_replies(const std::string& label, const bench::Request& request, std::vector<Reply> replies);
 
-// Ranks of one library that execute requests.
+// Interface: the ranks of one library, which execute benchmark requests.
 class BenchRanks {
  public:
   virtual ~BenchRanks() = default;
   virtual int num_ranks() const = 0;
-  virtual const bench::Words& hello(int rank) const = 0;  // pid, and host if it is another one
+  // The rank's first message: its pid, and its host if a launcher started it.
+  virtual const bench::Words& registration(int rank) const = 0;
   // Throws CommError when a rank failed, ended or did not answer before the deadline.
-  virtual Answer ask(const bench::Request& request, Deadline deadline) = 0;
+  virtual BenchResult execute(const bench::Request& request, Deadline deadline) = 0;
 };
 
 class BenchJob final : public BenchRanks {
  public:
-  // Waits until all ranks of `label` have connected. `job` is one process that represents all (mpirun), or the ranks.
-  BenchJob(std::string label, int num_ranks, std::unique_ptr<launch::LocalJob> job, Switchboard& board,
+  // Waits until all ranks of `label` have connected. `job` holds either the rank processes, or one mpirun process that
+  // starts them.
+  BenchJob(std::string label, int num_ranks, std::unique_ptr<launch::LocalJob> job, RankListener& listener,
            Deadline deadline);
   ~BenchJob() override;
 
   const std::string& label() const { return label_; }
-  int num_ranks() const override { return static_cast<int>(callers_.size()); }
-  const bench::Words& hello(int rank) const override { return callers_[static_cast<size_t>(rank)].hello; }
+  int num_ranks() const override { return static_cast<int>(ranks_.size()); }
+  const bench::Words& registration(int rank) const override { return ranks_[static_cast<size_t>(rank)].registration; }
   launch::LocalJob& processes() { return *job_; }
 
   // Sends one line to every rank and reads one reply from each, by rank. Throws CommError when one ended or did not
   // answer before the deadline.
   std::vector<Reply> exchange(const std::string& line, Deadline deadline);
-  Answer ask(const bench::Request& request, Deadline deadline) override;
+  BenchResult execute(const bench::Request& request, Deadline deadline) override;
 
  private:
-  [[noreturn]] void lost(int rank, const std::string& how);
+  [[noreturn]] void fail_rank(int rank, const std::string& how);
 
   std::string label_;
   std::unique_ptr<launch::LocalJob> job_;
-  std::vector<Switchboard::Caller> callers_;  // by rank
+  std::vector<RankListener::RankConnection> ranks_;  // indexed by rank
 };
 
 // Parses "120,130".
 std::vector<double> parse_times(const std::string& text);
 
 // Path of this executable.
-std::string own_path();
+std::string executable_path();
 
 }  // namespace esp::app

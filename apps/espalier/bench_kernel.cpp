@@ -20,10 +20,10 @@
 namespace esp::app {
 namespace {
 
-constexpr std::string_view kWhatIsTimed =
-    "Each row is the median of repeated calls on warm buffers. GFLOP/s are held against multiply-adds in registers,\n"
-    "GB/s (bytes read and written) against memcpy of 256 MiB, both measured first with the same threads; what stays\n"
-    "in cache may pass 100 %.";
+constexpr std::string_view kTimingNote =
+    "Each row is the median of repeated calls on warm buffers. `of max` relates GFLOP/s to the peak of multiply-adds\n"
+    "in registers, and GB/s (bytes read and written) to memcpy of 256 MiB. Both limits are measured first, with the\n"
+    "same number of threads. Data that stays in cache can exceed 100 %.";
 
 double seconds_of(const std::function<void()>& call) {
   const auto begin = std::chrono::steady_clock::now();
@@ -31,7 +31,7 @@ double seconds_of(const std::function<void()>& call) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Bytes read and written per second by memcpy on all threads.
+// Rate of memcpy on all threads: bytes read plus bytes written, per second.
 double memcpy_rate(const device::Stream& stream) {
   const int64_t bytes = int64_t{256} << 20;
   std::vector<std::byte> from(static_cast<size_t>(bytes), std::byte{1}), to(from.size());
@@ -45,34 +45,37 @@ double memcpy_rate(const device::Stream& stream) {
   return 2 * static_cast<double>(bytes) / best;
 }
 
-struct KernelBench {
+struct KernelBenchOptions {
   std::vector<std::string> kernels;
   int threads = 0;
   std::string dtype = "f32", against, json;
   double seconds = 0.3;
 };
 
-int run_bench_kernel(const KernelBench& bench) {
+int run_bench_kernel(const KernelBenchOptions& bench) {
   std::vector<KernelCase> chosen;
   for (const std::string& name : bench.kernels) chosen.push_back(find_row("kernel", kernel_cases(), name));
   if (chosen.empty()) chosen.assign(kernel_cases().begin(), kernel_cases().end());
   const DType dtype = parse_dtype(bench.dtype);
-  if (!is_floating(dtype)) throw UsageError(fmt::format("--dtype: got {}; expected a floating type", bench.dtype));
-  if (bench.threads < 0 || bench.threads > 1024) throw UsageError("--threads: between 1 and 1024");
-  if (!(bench.seconds > 0 && bench.seconds <= 60)) throw UsageError("--seconds: expected a number in (0, 60]");
+  if (!is_floating(dtype))
+    throw UsageError(fmt::format("--dtype: got {}; expected f32, f64, bf16 or f16", bench.dtype));
+  if (bench.threads < 0 || bench.threads > 1024)
+    throw UsageError(fmt::format("--threads: got {}; expected 1 to 1024", bench.threads));
+  if (!(bench.seconds > 0 && bench.seconds <= 60))
+    throw UsageError(fmt::format("--seconds: got {}; expected a number in (0, 60]", bench.seconds));
 
   if (!bench.against.empty() && dtype != DType::f32)
-    throw UsageError("--against compares f32 GEMMs only. Remove --dtype.");
+    throw UsageError(fmt::format("--dtype: got {} with --against; expected f32. Leave --dtype out", bench.dtype));
   const auto baseline = bench.against.empty() ? nullptr : std::make_unique<Blas>(bench.against);
 
   device::ThreadPool pool(bench.threads ? bench.threads : usable_cores());
   device::Stream stream;
   stream.pool = &pool;
-  const double peak = machine_peak().of_cpu(dtype, pool.num_threads()), copy = memcpy_rate(stream);
+  const double peak = machine_peak().cpu_peak(dtype, pool.num_threads()), copy = memcpy_rate(stream);
   fmt::print("# {} threads, {}: multiply-adds {:.1f} GFLOP/s, memcpy {:.1f} GB/s (read and written)\n",
              pool.num_threads(), name_of(dtype), peak * 1e-9, copy * 1e-9);
   fmt::print("{:<14} {:<58} {:>11} {:>9} {:<8} {:>5}{}\n", "kernel", "shape", "median us", "rate", "", "of max",
-             baseline ? "  against it" : "");
+             baseline ? " vs baseline" : "");
   Json rows = Json::array();
   KernelTimer timer(stream, dtype, bench.seconds, baseline.get(), [&](const KernelRow& row) {
     const double rate = row.work / row.median_us * 1e-3, limit = (row.in_flops ? peak : copy) * 1e-9;
@@ -91,9 +94,9 @@ int run_bench_kernel(const KernelBench& bench) {
                     {"unit", unit},
                     {"limit", limit},
                     {"fraction", rate / limit}});
-    if (row.baseline_us > 0) rows.back()["rival_us_median"] = row.baseline_us;
+    if (row.baseline_us > 0) rows.back()["baseline_us_median"] = row.baseline_us;
   });
-  for (const KernelCase& it : chosen) it.run(timer);
+  for (const KernelCase& item : chosen) item.run(timer);
   if (!bench.json.empty()) write_file(bench.json, rows.dump(1) + "\n");
   return static_cast<int>(ExitCode::done);
 }
@@ -111,7 +114,7 @@ void KernelTimer::bytes(std::string_view kernel, std::string shape, double count
 
 void KernelTimer::time(KernelRow row, const std::function<void()>& call, const std::function<void()>& baseline_call) {
   const double once = std::max(1e-7, std::min(seconds_of(call), seconds_of(call)));
-  // a sample must be long against the clock's cost
+  // Calls per sample: a sample lasts at least 100 µs, much longer than the resolution of the clock.
   const int per_sample = std::max(1, static_cast<int>(100e-6 / once));
   const int num_samples = std::clamp(static_cast<int>(seconds_ / once / per_sample), 3, 1000);
   auto sample_us = [&](const std::function<void()>& of) {
@@ -136,18 +139,18 @@ void KernelTimer::time(KernelRow row, const std::function<void()>& call, const s
   report_(row);
 }
 
-void define_bench_kernel(const Arguments& app, Chosen& chosen) {
-  auto o = keep<KernelBench>(app, chosen, run_bench_kernel);
+void define_bench_kernel(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<KernelBenchOptions>(app, chosen, run_bench_kernel);
   std::string names;
-  for (const KernelCase& it : kernel_cases()) names += (names.empty() ? "" : "|") + std::string(it.name);
-  app.add_option("kernel", o->kernels, "what to measure [all]").type_name(names);
+  for (const KernelCase& item : kernel_cases()) names += (names.empty() ? "" : "|") + std::string(item.name);
+  app.add_option("kernel", o->kernels, "kernels to measure [all]").type_name(names);
   app.add_option("--threads", o->threads, "compute threads [the usable cores]").type_name("N");
   app.add_option("--dtype", o->dtype, "element type [f32]").type_name("f32|f64|bf16|f16");
   app.add_option("--seconds", o->seconds, "time per row [0.3]").type_name("S");
-  app.add_option("--against", o->against, "a BLAS or oneDNN library: its sgemm, timed in turn with ours")
+  app.add_option("--against", o->against, "also time the sgemm of this BLAS or oneDNN library, in turn with Espalier's")
       .type_name("LIB.so");
   app.add_option("--json", o->json, "write the rows as JSON").type_name("FILE");
-  app.footer(std::string(kWhatIsTimed));
+  app.footer(std::string(kTimingNote));
 }
 
 }  // namespace esp::app

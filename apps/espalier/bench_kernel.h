@@ -1,5 +1,5 @@
-// `bench kernel`: times each kernel of the training step at the shapes of two models, relative to the peak of the
-// machine.
+// `bench kernel`: times each kernel of a training step at the shapes of two models, and relates it to the machine's
+// peak rate.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ struct KernelRow {
   double median_us = 0, best_us = 0;
   double work = 0;         // floating-point operations, or bytes read and written, per call
   bool in_flops = true;    // unit of `work`
-  double baseline_us = 0;  // median of the library given with --against; 0: none
+  double baseline_us = 0;  // median time of the library given with --against; 0: not measured
 };
 
 class Blas;
@@ -32,7 +32,7 @@ class KernelTimer {
   const device::Stream& stream() const { return stream_; }
   DType dtype() const { return dtype_; }
   const Blas* baseline() const { return baseline_; }
-  // The other library's calls, if any, alternate with this program's.
+  // Calls of the baseline library, if one is given, alternate with Espalier's.
   void flops(std::string_view kernel, std::string shape, double count, const std::function<void()>& call,
              const std::function<void()>& baseline_call = {});
   void bytes(std::string_view kernel, std::string shape, double count, const std::function<void()>& call);

@@ -1,4 +1,5 @@
-// Shapes: GPT-2 124M with 2 sequences of 512 tokens, and 6 layers of 384 with 8 sequences of 256 bytes.
+// Cases of `bench kernel`, at the shapes of two models: GPT-2 124M with 2 sequences of 512 tokens, and a byte-level
+// model of 6 layers of width 384 with 8 sequences of 256 bytes.
 #include <cmath>
 
 #include <fmt/format.h>
@@ -22,18 +23,17 @@ struct ModelShape {
 };
 constexpr ModelShape kModels[] = {{2, 512, 768, 12, 50257, 124'439'808}, {8, 256, 384, 6, 256, 10'843'392}};
 
-// Uniform in [-1, 1]: speed does not depend on the values, and nothing overflows.
+// Uniform values in [-1, 1]: the speed does not depend on the values, and sums of them do not overflow.
 std::vector<std::byte> numbers(int64_t count, DType dtype, uint64_t seed) {
   std::vector<std::byte> memory(static_cast<size_t>(count) * size_of(dtype));
   kernel::fill_uniform(memory.data(), -1, 1, seed, 0, 0, count, dtype, {});
   return memory;
 }
 
-void time_product(KernelTimer& timer, std::string_view what, std::vector<std::byte>& c, const std::vector<std::byte>& a,
-                  const std::vector<std::byte>& b, int64_t m, int64_t n, int64_t k,
-                  const kernel::GemmOptions& options) {
+void time_matmul(KernelTimer& timer, std::string_view pass, std::vector<std::byte>& c, const std::vector<std::byte>& a,
+                 const std::vector<std::byte>& b, int64_t m, int64_t n, int64_t k, const kernel::GemmOptions& options) {
   const std::string shape =
-      fmt::format("{} {}x{}x{} {}{}", what, m, n, k, options.transpose_a ? 'T' : 'N', options.transpose_b ? 'T' : 'N');
+      fmt::format("{} {}x{}x{} {}{}", pass, m, n, k, options.transpose_a ? 'T' : 'N', options.transpose_b ? 'T' : 'N');
   const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   std::function<void()> baseline;
   if (timer.baseline()) baseline = [&] { timer.baseline()->sgemm(c.data(), a.data(), b.data(), m, n, k, options); };
@@ -42,21 +42,21 @@ void time_product(KernelTimer& timer, std::string_view what, std::vector<std::by
       [&] { kernel::gemm(c.data(), a.data(), b.data(), m, n, k, options, timer.dtype(), timer.stream()); }, baseline);
 }
 
-// One linear layer, rows × in → out, as the three GEMMs of training.
+// The GEMMs of one linear layer in training (forward, input gradient, weight gradient), rows × in → out.
 void time_linear(KernelTimer& timer, int64_t rows, int64_t in, int64_t out, bool weight_is_out_by_in) {
   const DType dtype = timer.dtype();
   auto x = numbers(rows * in, dtype, 1), w = numbers(in * out, dtype, 2), y = numbers(rows * out, dtype, 3);
   kernel::GemmOptions forward, input, weight;
   forward.transpose_b = weight_is_out_by_in;
-  time_product(timer, "forward", y, x, w, rows, out, in, forward);
+  time_matmul(timer, "forward", y, x, w, rows, out, in, forward);
   input.transpose_b = !weight_is_out_by_in;
-  time_product(timer, "input gradient", x, y, w, rows, in, out, input);
+  time_matmul(timer, "input gradient", x, y, w, rows, in, out, input);
   weight.transpose_a = true;
   weight.beta = 1;
   if (weight_is_out_by_in)
-    time_product(timer, "weight gradient", w, y, x, out, in, rows, weight);
+    time_matmul(timer, "weight gradient", w, y, x, out, in, rows, weight);
   else
-    time_product(timer, "weight gradient", w, x, y, in, out, rows, weight);
+    time_matmul(timer, "weight gradient", w, x, y, in, out, rows, weight);
 }
 
 void time_gemm(KernelTimer& timer) {
@@ -70,7 +70,7 @@ void time_gemm(KernelTimer& timer) {
   }
 }
 
-// One row, as in generation: limited by the memory bandwidth of the weights.
+// A GEMM with one row, as in text generation. Its speed is limited by the memory bandwidth of reading the weights.
 void time_gemv(KernelTimer& timer) {
   const DType dtype = timer.dtype();
   struct Weights {
@@ -108,7 +108,7 @@ void time_attention(KernelTimer& timer) {
     auto part = [&](std::vector<std::byte>& of, int64_t which) {
       return of.data() + static_cast<size_t>(which * c) * size_of(dtype);
     };
-    // Two GEMMs over half a square each in forward, five in backward.
+    // A causal mask leaves half of the T×T square. Forward has two GEMMs over it, backward five.
     const double half = static_cast<double>(count) * static_cast<double>(model.tokens + 1);
     const std::string text = fmt::format("{} sequences, {} tokens, {} heads of {}, causal", model.batch, model.tokens,
                                          model.heads, shape.head_dim);
@@ -189,21 +189,21 @@ void time_optimizer(KernelTimer& timer) {
     kernel::AdamStep step;
     step.lr = 1e-4;
     step.weight_decay = 0.1;
-    // Weights and both moments are read and written, gradients read.
+    // An update reads and writes the weights and both moments, and reads the gradients.
     timer.bytes("optimizer", fmt::format("adamw {}", count), static_cast<double>(6 * master.size() + grad.size()),
                 [&] { kernel::adam_step(buffers, step, timer.stream()); });
   }
 }
 
 constexpr KernelCase kCases[] = {
-    {"gemm", "the products of linear layers, forward and both gradients", time_gemm},
-    {"gemv", "products with one row, as in generation", time_gemv},
+    {"gemm", "GEMMs of linear layers, forward and both gradients", time_gemm},
+    {"gemv", "matrix-vector multiplication, as in text generation", time_gemv},
     {"attention", "causal attention, forward and backward", time_attention},
     {"norm", "LayerNorm, forward and both gradients", time_norm},
-    {"activation", "gelu and its gradient", time_activation},
-    {"cross_entropy", "losses and gradients of logits in one pass", time_cross_entropy},
+    {"activation", "GELU and its gradient", time_activation},
+    {"cross_entropy", "cross-entropy loss and gradient of the logits in one pass", time_cross_entropy},
     {"optimizer", "one step of AdamW over all parameters", time_optimizer},
-    {"compress", "compressors of gradients, in GB/s of fp32", time_compress},
+    {"compress", "gradient compressors, in GB/s of fp32 input", time_compress},
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Compressors at 64 M values, and PowerSGD of one large matrix. GB/s refer to the fp32 vector (input or output), for
-// any encoded length: a compressor pays off on links slower than this.
+// Times the compressors on 64 M values, and PowerSGD on one large matrix. GB/s always count the fp32 vector (the input
+// of encode, the output of decode), not the encoded bytes. A compressor saves time on a link that is slower than its
+// rate.
 #include <fmt/format.h>
 
 #include "apps/espalier/bench_kernel.h"
@@ -34,20 +35,24 @@ void time_power_sgd(KernelTimer& timer, int64_t rows, int64_t cols, int64_t rank
 }  // namespace
 
 void time_compress(KernelTimer& timer) {
-  if (timer.dtype() != DType::f32) throw UsageError("compressors are timed in f32. Remove --dtype.");
+  if (timer.dtype() != DType::f32)
+    throw UsageError(
+        fmt::format("--dtype: got {}; expected f32 for compress. Leave --dtype out", name_of(timer.dtype())));
   const int64_t n = int64_t{64} << 20;
   const std::vector<float> x = normals(n);
   std::vector<float> y(x.size());
-  std::vector<std::byte> code;
+  std::vector<std::byte> encoded;
   for (const char* spec : {"fp16", "bf16", "int8:256", "int8:256:stochastic", "int4:128", "qsgd:16", "natural", "sign",
                            "onebit", "topk:0.01", "topk:0.05", "randomk:0.01", "threshold:0.0026"}) {
     const auto compressor = sync::make_compressor(spec);
-    code.resize(compressor->code_bytes(n, DType::f32));
+    encoded.resize(compressor->encoded_bytes(n, DType::f32));
     size_t length = 0;
     const double bytes = 4 * static_cast<double>(n);
-    auto encode = [&] { length = compressor->encode(code.data(), x.data(), n, DType::f32, {1, 2, 3}, timer.stream()); };
+    auto encode = [&] {
+      length = compressor->encode(encoded.data(), x.data(), n, DType::f32, {1, 2, 3}, timer.stream());
+    };
     auto decode = [&](sync::WriteMode into) {
-      compressor->decode(y.data(), into, {code.data(), length}, n, DType::f32, {1, 2, 3}, timer.stream());
+      compressor->decode(y.data(), into, {encoded.data(), length}, n, DType::f32, {1, 2, 3}, timer.stream());
     };
     timer.bytes("compress", fmt::format("{} encode 64 Mi values", spec), bytes, encode);
     timer.bytes("compress", fmt::format("{} decode", spec), bytes, [&] { decode(sync::WriteMode::overwrite); });

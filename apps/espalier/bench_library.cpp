@@ -6,7 +6,7 @@
 
 namespace esp::app {
 
-void OurLibrary::prepare(const bench::Request& request, const bench::Layout& layout, void* in, void* out) {
+void EspalierLibrary::prepare(const bench::Request& request, const bench::Layout& layout, void* in, void* out) {
   algorithm_ = request.algo;
   call_ = {};
   call_.in = in;
@@ -30,19 +30,19 @@ void OurLibrary::prepare(const bench::Request& request, const bench::Layout& lay
   before_ = comm_.stats();
 }
 
-void OurLibrary::call() {
+void EspalierLibrary::call() {
   if (!exchange_) return comm_.run(call_);
   const comm::Call both[] = {receive_, send_};
   comm_.start_group(both).wait(Deadline::after(std::chrono::seconds(60)));
 }
 
-void* OurLibrary::allocate_registered(size_t bytes) {
+void* EspalierLibrary::allocate_registered(size_t bytes) {
   std::shared_ptr<void> memory = comm_.allocate(bytes);
   registered_[memory.get()] = memory;
   return memory.get();
 }
 
-std::string OurLibrary::report() {
+std::string EspalierLibrary::report() {
   std::string algorithm = "none", transport = "none";
   double calls = 0, sent = 0, rounds = 0;
   for (const comm::CallStats& row : comm_.stats()) {
@@ -57,7 +57,7 @@ std::string OurLibrary::report() {
     sent += static_cast<double>(now.bytes_sent);
     rounds += static_cast<double>(now.rounds);
   }
-  if (exchange_) calls /= 2;  // a send and a receive are one exchange
+  if (exchange_) calls /= 2;  // one exchange is a send and a receive
   if (calls == 0) calls = 1;
   return fmt::format("algo={} transport={} sent={:.0f} rounds={:.0f}", algorithm, transport, sent / calls,
                      rounds / calls);

@@ -1,4 +1,4 @@
-// This program's communicator as a library of `bench comm`: one rank of it.
+// EspalierLibrary: one rank of Espalier's communicator, behind the interface that `bench comm` uses for every library.
 #pragma once
 
 #include <map>
@@ -11,9 +11,9 @@
 
 namespace esp::app {
 
-class OurLibrary final : public bench::Library {
+class EspalierLibrary final : public bench::Library {
  public:
-  explicit OurLibrary(comm::Communicator& comm) : comm_(comm) {}
+  explicit EspalierLibrary(comm::Communicator& comm) : comm_(comm) {}
   int rank() const override { return comm_.rank(); }
   int size() const override { return comm_.size(); }
   std::string refuses(const bench::Request&) override { return ""; }
@@ -22,7 +22,7 @@ class OurLibrary final : public bench::Library {
   void call() override;
   void* allocate_registered(size_t bytes) override;
   void release_registered(void* data) override { registered_.erase(data); }
-  // Calls since `prepare`, without barriers: the algorithm with the most calls, and its traffic per call.
+  // Report on the calls since `prepare`, barriers excluded: the algorithm, the transport, and the traffic per call.
   std::string report() override;
 
  private:

@@ -1,5 +1,5 @@
-// espalier bench offload: the optimizer step with its state in a file, relative to the disk throughput of plain reads
-// and writes.
+// espalier bench offload: times the optimizer step with its state in a file, and compares it with the disk throughput
+// of plain reads and writes.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@
 namespace esp::app {
 namespace {
 
-struct OffloadBench {
+struct OffloadBenchOptions {
   std::string folder = ".", io = "auto", json;
   int64_t elements = int64_t{64} << 20, tile = 4 << 20;
   int rounds = 7, threads = 0;
@@ -36,14 +36,14 @@ double seconds_of(const auto& call) {
   return static_cast<double>(now_ns() - begun) * 1e-9;
 }
 
-// The whole file through one large buffer, read and then written, one request at a time: as dd does.
+// A baseline similar to dd: reads and then writes the whole file through one large buffer, one request at a time.
 class Sequential {
  public:
   Sequential(device::MemoryAccount& account, const sync::FileOptions& options, uint64_t bytes)
       : file_(options, "sequential", bytes),
         memory_(account, kBufferBytes + sync::kBlockBytes, {.huge_pages = true, .zero = true}) {}
 
-  // Bytes per second, reads plus writes.
+  // Reads and writes the file once; returns bytes per second, counting both directions.
   double pass() {
     const auto address = reinterpret_cast<uintptr_t>(memory_.data());
     std::byte* buffer = memory_.data() + (sync::kBlockBytes - address % sync::kBlockBytes) % sync::kBlockBytes;
@@ -55,7 +55,7 @@ class Sequential {
           const ssize_t moved = writes ? ::pwrite(file_.descriptor(), buffer, count, offset)
                                        : ::pread(file_.descriptor(), buffer, count, offset);
           if (moved != static_cast<ssize_t>(count))
-            throw IoError(fmt::format("{}: incomplete read or write", file_.path()));
+            throw IoError(fmt::format("{}: a read or write transferred fewer bytes than requested", file_.path()));
         }
     });
     return 2 * static_cast<double>(file_.bytes()) / seconds;
@@ -67,9 +67,11 @@ class Sequential {
   device::HostBuffer memory_;
 };
 
-int run_bench_offload(const OffloadBench& bench) {
+int run_bench_offload(const OffloadBenchOptions& bench) {
   if (bench.elements < 1 || bench.rounds < 1)
-    throw UsageError("bench offload: expected at least 1 element and 1 round");
+    throw UsageError(
+        fmt::format("bench offload: got --elements {}, --rounds {}; expected --elements >= 1, --rounds >= 1",
+                    bench.elements, bench.rounds));
   device::MemoryAccount account;
   device::ThreadPool threads(bench.threads > 0 ? bench.threads : train::available_cores());
   device::MemoryPool pool(account);
@@ -119,15 +121,15 @@ int run_bench_offload(const OffloadBench& bench) {
 
 }  // namespace
 
-void define_bench_offload(const Arguments& app, Chosen& chosen) {
-  auto o = keep<OffloadBench>(app, chosen, run_bench_offload);
-  app.add_option("--folder", o->folder, "where the file tier lies").show_default();
-  app.add_option("--elements", o->elements, "parameters whose Adam state is in the file").show_default();
-  app.add_option("--tile", o->tile, "elements streamed at once").show_default();
-  app.add_option("--io", o->io, "auto, uring or threads").show_default();
-  app.add_option("--rounds", o->rounds, "of which medians are taken").show_default();
-  app.add_option("--threads", o->threads, "that compute; 0: the cores there are").show_default();
-  app.add_option("--json", o->json, "also write the figures here").type_name("FILE");
+void define_bench_offload(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<OffloadBenchOptions>(app, chosen, run_bench_offload);
+  app.add_option("--folder", o->folder, "folder of the state file").show_default();
+  app.add_option("--elements", o->elements, "number of parameters; the file holds their Adam state").show_default();
+  app.add_option("--tile", o->tile, "elements per streamed tile").show_default();
+  app.add_option("--io", o->io, "file I/O: auto, uring or threads").show_default();
+  app.add_option("--rounds", o->rounds, "rounds; the results are medians over them").show_default();
+  app.add_option("--threads", o->threads, "compute threads; 0: all cores").show_default();
+  app.add_option("--json", o->json, "write the results as JSON").type_name("FILE");
 }
 
 }  // namespace esp::app

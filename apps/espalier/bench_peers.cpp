@@ -1,9 +1,9 @@
-// espalier bench comm --peers: the same sizes over other libraries in the same run.
+// espalier bench comm --peers: measures the same sizes with other libraries, in the same process.
 //
-// All jobs of one world size are started first and then sleep in read(). Per operation and size the libraries are
-// measured in turn, round after round, in changing order, so that disturbances of the machine affect all of them. The
-// cores are probed before and after each visit; a visit during which their state changed is discarded, and only visits
-// in one state are compared.
+// All jobs of one world size are started first; their ranks then block in read(). For each operation and size, one
+// library after another is measured (a visit), in several rounds of changing order, so that disturbances of the machine
+// affect all of them. The core-to-core latency (near or far) is probed before and after each visit. A visit during
+// which this state changed is discarded. Only visits in the same state are compared.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -24,15 +24,15 @@
 namespace esp::app {
 namespace {
 
-struct Candidate {
+struct ComparedLibrary {
   std::string library, variant, transport;
   BenchJob* job = nullptr;
   std::string title() const { return library == "espalier" ? library : fmt::format("{} {}", library, variant); }
 };
 
 // Result of one library for one operation and size.
-struct Cell {
-  std::map<bool, std::vector<double>> samples_us;  // by near
+struct LibrarySamples {
+  std::map<bool, std::vector<double>> samples_us;  // keyed by core state: true is near, false far
   std::string refused;
   uint64_t wrong = 0;
   double estimate_us = 0;
@@ -43,100 +43,103 @@ struct Comparison {
   std::string op;
   size_t bytes = 0;
   int ranks = 0;
-  std::vector<Cell> cells;  // by candidate
+  std::vector<LibrarySamples> samples_by_library;  // in the order of the compared libraries; Espalier is first
 };
 
-void visit(const CommBench& bench, Candidate& candidate, bench::Request request, Cell& cell) {
+void visit(const CommBenchOptions& bench, ComparedLibrary& candidate, bench::Request request, LibrarySamples& cell) {
   Deadline deadline = Deadline::after(std::chrono::seconds(240));
-  if (cell.estimate_us == 0) {  // first visit: verifies, and estimates the time per call
+  if (cell.estimate_us == 0) {  // the first visit verifies the results and estimates the time per call
     request.check = bench.check != 0;
     request.warmup = 1, request.samples = 1, request.batch = 1;
-    Answer first = candidate.job->ask(request, deadline);
+    BenchResult first = candidate.job->execute(request, deadline);
     if (!first.ran) {
-      cell.refused = first.why;
+      cell.refused = first.refusal;
       return;
     }
     cell.wrong += first.wrong;
     cell.estimate_us = std::max(0.1, first.sample_us.at(0));
     request.check = false;
   }
-  // The same calls per sample for all libraries, unless a sample of the slowest would take a quarter of a second.
+  // All libraries get the same calls per sample, unless a sample would take more than a quarter of a second.
   double fits = std::max(1.0, 250e3 / cell.estimate_us);
   request.batch = static_cast<int>(std::min<double>(batch_for(bench, request.bytes), fits));
   double wanted = bench.visit_ms * 1000.0 / (cell.estimate_us * request.batch);
   request.samples = static_cast<int>(std::clamp(wanted, 3.0, 200.0));
   request.warmup = static_cast<int>(std::min<double>(bench.warmup, fits));
   CoreState before = probe_cores();
-  Answer answer = candidate.job->ask(request, deadline);
+  BenchResult answer = candidate.job->execute(request, deadline);
   CoreState after = probe_cores();
   cell.words = answer.words;
   cell.estimate_us = std::max(0.1, median(answer.sample_us));
   if (before.near != after.near) return;
-  auto& kept = cell.samples_us[before.near];
-  kept.insert(kept.end(), answer.sample_us.begin(), answer.sample_us.end());
+  auto& samples = cell.samples_us[before.near];
+  samples.insert(samples.end(), answer.sample_us.begin(), answer.sample_us.end());
 }
 
-// Stops after `rounds` visits in one state for all libraries; up to twice as many on a machine that changes state.
-Comparison compare(const CommBench& bench, std::vector<Candidate>& candidates, const bench::Request& request) {
-  Comparison result{request.op, request.bytes, candidates[0].job->num_ranks(), std::vector<Cell>(candidates.size())};
+// Ends after `rounds` rounds if every library then has samples in the near state, at the latest after 2·rounds rounds.
+Comparison compare(const CommBenchOptions& bench, std::vector<ComparedLibrary>& candidates,
+                   const bench::Request& request) {
+  Comparison result{request.op, request.bytes, candidates[0].job->num_ranks(),
+                    std::vector<LibrarySamples>(candidates.size())};
   for (int round = 0; round < 2 * bench.rounds; ++round) {
     bool settled = round >= bench.rounds;
-    for (const Cell& cell : result.cells)
+    for (const LibrarySamples& cell : result.samples_by_library)
       if (cell.refused.empty() && !cell.samples_us.contains(true)) settled = false;
     if (settled) break;
     for (size_t i = 0; i < candidates.size(); ++i) {
-      size_t which = (i + static_cast<size_t>(round)) % candidates.size();
-      if (result.cells[which].refused.empty()) visit(bench, candidates[which], request, result.cells[which]);
+      size_t index = (i + static_cast<size_t>(round)) % candidates.size();
+      if (result.samples_by_library[index].refused.empty())
+        visit(bench, candidates[index], request, result.samples_by_library[index]);
     }
   }
   return result;
 }
 
-std::optional<double> time_of(const Cell& cell, bool near) {
+std::optional<double> time_of(const LibrarySamples& cell, bool near) {
   auto it = cell.samples_us.find(near);
   if (it == cell.samples_us.end() || it->second.empty()) return std::nullopt;
   return median(it->second);
 }
 
-// Index of the fastest other library in this state, or none.
+// Index of the fastest baseline in this core state; nullopt: no baseline has samples in it.
 std::optional<size_t> best_baseline(const Comparison& comparison, bool near) {
   std::optional<size_t> best;
-  for (size_t i = 1; i < comparison.cells.size(); ++i)
-    if (auto time = time_of(comparison.cells[i], near))
-      if (!best || *time < *time_of(comparison.cells[*best], near)) best = i;
+  for (size_t i = 1; i < comparison.samples_by_library.size(); ++i)
+    if (auto time = time_of(comparison.samples_by_library[i], near))
+      if (!best || *time < *time_of(comparison.samples_by_library[*best], near)) best = i;
   return best;
 }
 
-// Three digits, of microseconds or of a ratio.
+// Formats microseconds or a ratio with three digits.
 std::string digits(double us) {
   return us >= 100 ? fmt::format("{:.0f}", us) : us >= 10 ? fmt::format("{:.1f}", us) : fmt::format("{:.2f}", us);
 }
 
-// Size, this program's time, every other library with the ratio to it, and the best of them; empty without own samples
-// in this state.
-Cells table_row(const Comparison& comparison, const std::vector<Candidate>& candidates, bool near) {
-  std::optional<double> ours = time_of(comparison.cells[0], near);
-  if (!ours) return {};
-  Cells row = {human_bytes(comparison.bytes), digits(*ours)};
+// One table row: the size, Espalier's time, each baseline's time with its ratio to Espalier's, and the fastest
+// baseline. Empty if Espalier has no samples in this state of the core-to-core latency (`near`: near or far).
+Cells comparison_row(const Comparison& comparison, const std::vector<ComparedLibrary>& candidates, bool near) {
+  std::optional<double> espalier = time_of(comparison.samples_by_library[0], near);
+  if (!espalier) return {};
+  Cells row = {human_bytes(comparison.bytes), digits(*espalier)};
   for (size_t i = 1; i < candidates.size(); ++i) {
-    std::optional<double> time = time_of(comparison.cells[i], near);
-    row.push_back(time ? fmt::format("{} ({}×)", digits(*time), digits(*time / *ours)) : "–");
+    std::optional<double> time = time_of(comparison.samples_by_library[i], near);
+    row.push_back(time ? fmt::format("{} ({}×)", digits(*time), digits(*time / *espalier)) : "–");
   }
   std::optional<size_t> best = best_baseline(comparison, near);
-  row.push_back(
-      best ? fmt::format("{:.2f}× {}", *time_of(comparison.cells[*best], near) / *ours, candidates[*best].title())
-           : "–");
+  row.push_back(best ? fmt::format("{:.2f}× {}", *time_of(comparison.samples_by_library[*best], near) / *espalier,
+                                   candidates[*best].title())
+                     : "–");
   return row;
 }
 
-Cells table_head(const std::vector<Candidate>& candidates) {
+Cells comparison_head(const std::vector<ComparedLibrary>& candidates) {
   Cells head = {"size", "espalier"};
   for (size_t i = 1; i < candidates.size(); ++i) head.push_back(candidates[i].title());
-  head.push_back("best rival / ours");
+  head.push_back("best baseline / espalier");
   return head;
 }
 
-CommRow json_row(const Candidate& candidate, const Comparison& comparison, const Cell& cell,
+CommRow json_row(const ComparedLibrary& candidate, const Comparison& comparison, const LibrarySamples& cell,
                  const bench::Request& request) {
   bool near = cell.samples_us.contains(true);
   auto it = cell.samples_us.find(near);
@@ -150,40 +153,41 @@ CommRow json_row(const Candidate& candidate, const Comparison& comparison, const
 
 class Report {
  public:
-  explicit Report(const CommBench& bench) : bench_(bench) {}
+  explicit Report(const CommBenchOptions& bench) : bench_(bench) {}
 
-  void open_table(const std::string& op, const std::vector<Candidate>& candidates, int ranks) {
+  void open_table(const std::string& op, const std::vector<ComparedLibrary>& candidates, int ranks) {
     title_ = fmt::format("{}, {} ranks on {} cores, transport {}{}", op, ranks, usable_cores(), bench_.transport,
                          bench_.registered ? ", registered buffers" : "");
     CoreState state = probe_cores();
-    fmt::print("\n{}; hand-over now {} ({:.0f} ns); medians in µs\n{}", Style(stdout).bold(title_), state.name(),
-               state.ns, text_line(table_head(candidates), kColumn));
+    fmt::print("\n{}; core-to-core latency {} ({:.0f} ns); medians in µs\n{}", Style(stdout).bold(title_), state.name(),
+               state.ns, text_line(comparison_head(candidates), kColumn));
     near_.clear();
     far_.clear();
   }
 
-  void add(const Comparison& comparison, const std::vector<Candidate>& candidates, const bench::Request& request) {
+  void add(const Comparison& comparison, const std::vector<ComparedLibrary>& candidates,
+           const bench::Request& request) {
     for (bool near : {true, false}) {
-      Cells row = table_row(comparison, candidates, near);
+      Cells row = comparison_row(comparison, candidates, near);
       if (row.empty()) continue;
       (near ? near_ : far_).push_back(row);
       if (!near) row.push_back("(cores far)");
       fmt::print("{}", text_line(row, kColumn));
     }
     for (size_t i = 0; i < candidates.size(); ++i) {
-      const Cell& cell = comparison.cells[i];
+      const LibrarySamples& cell = comparison.samples_by_library[i];
       if (!cell.refused.empty()) continue;
       rows_.push_back(json_row(candidates[i], comparison, cell, request));
       if (cell.wrong == 0) continue;
-      fmt::print("  {} gave {} wrong elements\n", candidates[i].title(), cell.wrong);
+      fmt::print("  {}: {} wrong elements\n", candidates[i].title(), cell.wrong);
       if (i == 0) wrong_ += cell.wrong;
     }
     std::fflush(stdout);
   }
 
-  void close_table(const std::vector<Candidate>& candidates) {
+  void close_table(const std::vector<ComparedLibrary>& candidates) {
     markdown_ += fmt::format("### {}\n\n", title_);
-    Cells head = table_head(candidates);
+    Cells head = comparison_head(candidates);
     if (!near_.empty()) markdown_ += fmt::format("Cores near, medians in µs:\n\n{}\n", markdown_table(head, near_));
     if (!far_.empty()) markdown_ += fmt::format("Cores far, medians in µs:\n\n{}\n", markdown_table(head, far_));
   }
@@ -204,7 +208,7 @@ class Report {
   }
 
  private:
-  const CommBench& bench_;
+  const CommBenchOptions& bench_;
   static constexpr size_t kColumn = 17;
   std::string title_, markdown_;
   std::vector<Cells> near_, far_;
@@ -212,25 +216,26 @@ class Report {
   uint64_t wrong_ = 0;
 };
 
-void compare_world(const CommBench& bench, int ranks, const std::vector<const BaselineRow*>& rows, Report& report) {
+void compare_world(const CommBenchOptions& bench, int ranks, const std::vector<const BaselineRow*>& rows,
+                   Report& report) {
   obs::TemporaryFolder folder;
-  Switchboard board;
+  RankListener listener;
   Deadline start = Deadline::after(std::chrono::seconds(120));
-  OurJob ours = start_ours(bench, ranks, board, start);
+  EspalierJob espalier = start_espalier(bench, ranks, listener, start);
   std::vector<std::unique_ptr<BenchJob>> jobs;
-  std::vector<Candidate> candidates = {{"espalier", "", bench.transport, ours.ranks.get()}};
+  std::vector<ComparedLibrary> candidates = {{"espalier", "", bench.transport, espalier.ranks.get()}};
   for (const BaselineRow* row : rows) {
     try {
-      jobs.push_back(start_baseline(*row, ranks, board, folder.path(), start));
+      jobs.push_back(start_baseline(*row, ranks, listener, folder.path(), start));
     } catch (const CommError& error) {
-      // A library that does not run here is reported and skipped; the others are still compared.
-      fmt::print(stderr, "left out: {}\n", error.what());
+      // A library that fails to start is reported and skipped.
+      fmt::print(stderr, "--peers: skipped a library that did not start: {}\n", error.what());
       continue;
     }
     candidates.push_back(
         {std::string(row->library), std::string(row->variant), std::string(row->transport), jobs.back().get()});
   }
-  if (jobs.empty()) throw UsageError("--peers: none of the libraries could be started");
+  if (jobs.empty()) throw UsageError("--peers: no library could be started; stderr has the reason for each");
   for (const std::string& op : bench.ops) {
     report.open_table(op, candidates, ranks);
     for (size_t bytes : sweep(bench)) {
@@ -244,7 +249,7 @@ void compare_world(const CommBench& bench, int ranks, const std::vector<const Ba
 
 }  // namespace
 
-int run_comparison(const CommBench& bench) {
+int run_comparison(const CommBenchOptions& bench) {
   std::vector<const BaselineRow*> rows = choose_baselines(bench.peers);
   Report report(bench);
   for (int ranks : bench.nproc) compare_world(bench, ranks, rows, report);

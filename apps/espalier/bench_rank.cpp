@@ -1,5 +1,5 @@
-// espalier bench-rank: one rank of `bench comm`, started by it. Joins the world of its environment and executes
-// requests.
+// espalier bench-rank: one rank of `bench comm`, which starts it. Joins the world that its environment describes and
+// serves requests.
 #include <memory>
 #include <string>
 
@@ -16,23 +16,23 @@ namespace {
 
 struct RankOptions {
   std::string socket, label, transport = "auto";
-  std::string shape;  // "2x4"
+  std::string shape;  // extents of the rank grid: "2x4"
 };
 
 int run_rank(const RankOptions& options) {
   int64_t at_main = now_ns();
-  net::RendezvousOptions joining = launch::join_options(launch::process_environment());
-  std::unique_ptr<net::World> world = net::rendezvous(joining, Deadline::after(std::chrono::seconds(30)));
+  net::RendezvousOptions rendezvous_options = launch::join_options(launch::process_environment());
+  std::unique_ptr<net::World> world = net::rendezvous(rendezvous_options, Deadline::after(std::chrono::seconds(30)));
   int64_t at_world = now_ns();
   comm::CommOptions comm_options;
   comm_options.transport = options.transport;
   if (!options.shape.empty())
     for (const std::string& part : split(options.shape, 'x')) comm_options.shape.push_back(std::stoi(part));
-  std::unique_ptr<comm::Communicator> comm = comm::make_communicator(*world, world->everyone(), comm_options);
+  std::unique_ptr<comm::Communicator> comm = comm::make_communicator(*world, world->world_group(), comm_options);
   int64_t at_comm = now_ns();
   comm->barrier();
   int64_t at_ready = now_ns();
-  OurLibrary library(*comm);
+  EspalierLibrary library(*comm);
   bench::LineChannel channel(bench::connect_coordinator(options.socket));
   return bench::serve(
       library, channel, options.label,
@@ -41,10 +41,10 @@ int run_rank(const RankOptions& options) {
 
 }  // namespace
 
-void define_bench_rank(const Arguments& app, Chosen& chosen) {
-  auto options = keep<RankOptions>(app, chosen, run_rank);
-  app.add_option("--socket", options->socket, "the coordinator's switchboard").required();
-  app.add_option("--label", options->label, "how to call ourselves").required();
+void define_bench_rank(const Arguments& app, SelectedCommand& chosen) {
+  auto options = bind_options<RankOptions>(app, chosen, run_rank);
+  app.add_option("--socket", options->socket, "the coordinator's socket").required();
+  app.add_option("--label", options->label, "label in the benchmark's protocol").required();
   app.add_option("--transport", options->transport, "transport");
   app.add_option("--shape", options->shape, "grid");
 }

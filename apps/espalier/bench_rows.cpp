@@ -1,5 +1,5 @@
-// Arithmetic of `bench comm`: sizes, medians, bandwidths, and rows for other programs. Pure, except for starting this
-// program's ranks at the end.
+// Sizes, medians, bandwidths and output rows of `bench comm`. All functions are pure, except
+// start_espalier, which starts Espalier's ranks.
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -32,7 +32,7 @@ size_t parse_size(const std::string& text) {
   return static_cast<size_t>(std::ldexp(value, suffix.empty() ? 0 : 10 * static_cast<int>(power + 1)));
 }
 
-std::vector<size_t> sweep(const CommBench& bench) {
+std::vector<size_t> sweep(const CommBenchOptions& bench) {
   size_t first = parse_size(bench.min_bytes), last = bench.max_bytes.empty() ? first : parse_size(bench.max_bytes);
   if (last < first)
     throw UsageError(fmt::format("-e: got {}; expected at least -b = {}", bench.max_bytes, bench.min_bytes));
@@ -42,10 +42,10 @@ std::vector<size_t> sweep(const CommBench& bench) {
   if (bench.step_factor > 1 && first == 0) throw UsageError("-b: got 0 with -f; expected a number > 0");
   size_t step = parse_size(bench.step_bytes);
   if (bench.step_factor == 0 && step == 0 && first != last)
-    throw UsageError("-i: got 0; expected a number > 0 to reach -e");
+    throw UsageError("-i: got 0; expected a step > 0, so that the sizes reach -e");
   for (double size = static_cast<double>(first); size <= static_cast<double>(last);) {
     sizes.push_back(static_cast<size_t>(size));
-    if (sizes.size() > 10000) throw UsageError("more than 10000 sizes. Use -f 2 or a larger -i.");
+    if (sizes.size() > 10000) throw UsageError("-b, -e: got more than 10000 sizes. Use -f 2 or a larger -i");
     if (first == last) break;
     size = bench.step_factor > 1 ? size * bench.step_factor : size + static_cast<double>(step);
   }
@@ -73,7 +73,7 @@ double median(std::vector<double> values) {
   return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-int batch_for(const CommBench& bench, size_t bytes) {
+int batch_for(const CommBenchOptions& bench, size_t bytes) {
   if (bench.batch > 0) return bench.batch;
   return bytes <= (size_t{64} << 10) ? 50 : bytes <= (size_t{1} << 20) ? 10 : 2;
 }
@@ -91,10 +91,10 @@ CommRow make_row(const std::string& library, const bench::Request& request, int 
 
 void add_report(CommRow& row, const std::vector<bench::Words>& words) {
   row.sent_per_rank = row.rounds = 0;
-  for (bench::Words said : words) {
-    row.algo = said["algo"], row.transport = said["transport"];
-    row.sent_per_rank = std::max<int64_t>(row.sent_per_rank, std::atoll(said["sent"].c_str()));
-    row.rounds = std::max<int64_t>(row.rounds, std::atoll(said["rounds"].c_str()));
+  for (bench::Words report : words) {
+    row.algo = report["algo"], row.transport = report["transport"];
+    row.sent_per_rank = std::max<int64_t>(row.sent_per_rank, std::atoll(report["sent"].c_str()));
+    row.rounds = std::max<int64_t>(row.rounds, std::atoll(report["rounds"].c_str()));
   }
 }
 
@@ -127,19 +127,19 @@ std::string to_csv(const CommRow& row) {
                      known(row.sent_per_rank), known(row.rounds), row.correct ? "true" : "false");
 }
 
-OurJob start_ours(const CommBench& bench, int num_ranks, Switchboard& board, Deadline deadline) {
+EspalierJob start_espalier(const CommBenchOptions& bench, int num_ranks, RankListener& listener, Deadline deadline) {
   launch::LocalOptions options;
   options.num_ranks = num_ranks;
-  options.output = launch::LocalOptions::Output::last_words;
-  options.command = {own_path(), "bench-rank", "--socket",    board.name(),
-                     "--label",  "espalier",   "--transport", bench.transport};
+  options.output = launch::LocalOptions::Output::stderr_tail;
+  options.command = {executable_path(), "bench-rank", "--socket",    listener.name(),
+                     "--label",         "espalier",   "--transport", bench.transport};
   if (!bench.shape.empty())
     options.command.insert(options.command.end(), {"--shape", fmt::format("{}", fmt::join(bench.shape, "x"))});
-  OurJob ours;
+  EspalierJob ours;
   ours.begun_ns = now_ns();
   launch::LocalWorld world = launch::start_local_world(options);
   ours.hub = std::move(world.hub);
-  ours.ranks = std::make_unique<BenchJob>("espalier", num_ranks, std::move(world.job), board, deadline);
+  ours.ranks = std::make_unique<BenchJob>("espalier", num_ranks, std::move(world.job), listener, deadline);
   return ours;
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(Sizes, ReadAsNcclTestsReadsThem) {
+TEST(BenchSizes, AreParsedLikeSizesOfNcclTests) {
   EXPECT_EQ(parse_size("1024"), 1024u);
   EXPECT_EQ(parse_size("64K"), size_t{64} << 10);
   EXPECT_EQ(parse_size("1.5M"), size_t{3} << 19);
@@ -20,8 +20,8 @@ TEST(Sizes, ReadAsNcclTestsReadsThem) {
   for (const char* bad : {"", "K", "1Q", "-1", "1KK", "x", "1e99"}) EXPECT_THROW(parse_size(bad), UsageError) << bad;
 }
 
-TEST(Sizes, StepByFactorOrByBytes) {
-  CommBench bench;
+TEST(BenchSizes, GrowByFactorOrByFixedNumberOfBytes) {
+  CommBenchOptions bench;
   bench.min_bytes = "1K", bench.max_bytes = "8K", bench.step_factor = 2;
   EXPECT_THAT(sweep(bench), ElementsAre(1024, 2048, 4096, 8192));
   bench.step_factor = 0, bench.step_bytes = "3K";
@@ -32,7 +32,7 @@ TEST(Sizes, StepByFactorOrByBytes) {
   EXPECT_THROW(sweep(bench), UsageError);
 }
 
-TEST(Statistics, MedianAndPercentile) {
+TEST(BenchStatistics, ComputesMedianAndPercentile) {
   EXPECT_DOUBLE_EQ(median({3, 1, 2}), 2);
   EXPECT_DOUBLE_EQ(median({4, 1, 2, 3}), 2.5);
   std::vector<double> hundred;
@@ -41,14 +41,14 @@ TEST(Statistics, MedianAndPercentile) {
   EXPECT_DOUBLE_EQ(percentile({7}, 0.99), 7);
 }
 
-TEST(Bandwidth, BusFactorsAreThoseOfNcclTests) {
+TEST(BusFactor, MatchesNcclTests) {
   EXPECT_DOUBLE_EQ(bus_factor("all_reduce", 4), 1.5);
   for (const char* op : {"all_gather", "reduce_scatter", "all_to_all"}) EXPECT_DOUBLE_EQ(bus_factor(op, 4), 0.75);
   for (const char* op : {"broadcast", "reduce", "sendrecv"}) EXPECT_DOUBLE_EQ(bus_factor(op, 4), 1);
 }
 
-// The reference sums over all ranks; the checker must accept exactly this and count each damaged element.
-TEST(Pattern, CountsEveryWrongElement) {
+// The reference output sums over all ranks. The checker must accept it and must count every damaged element.
+TEST(BenchPattern, CountsEveryWrongElement) {
   const int size = 3;
   const size_t chunk = 100, count = 300;
   for (const char* reduce : {"sum", "prod", "min", "max", "avg"}) {
@@ -73,7 +73,7 @@ TEST(Pattern, CountsEveryWrongElement) {
   }
 }
 
-TEST(Pattern, ASwappedBlockIsSeen) {
+TEST(BenchPattern, DetectsSwappedBlocks) {
   const int size = 4;
   const size_t chunk = 64, count = 256;
   std::vector<int32_t> out(count);
@@ -89,14 +89,14 @@ TEST(Pattern, ASwappedBlockIsSeen) {
   EXPECT_GT(pattern.count_wrong(reinterpret_cast<std::byte*>(out.data()), count), 0u);
 }
 
-TEST(RingFrames, TheRealRunShowsTheSymbolicFigure) {
+TEST(RingFrames, ExecutedRingAllReduceMatchesExpectedFrames) {
   for (int size : {2, 4, 5}) EXPECT_EQ(difference(run_ring_frames(size), comm::ring_frames(size)), "");
   std::vector<comm::RingFrame> damaged = comm::ring_frames(4);
   damaged[2].cells[1][0] = "b0";
   EXPECT_EQ(difference(comm::ring_frames(4), damaged), "frame 3: worker 1 chunk 0 holds a0+b0, expected b0");
 }
 
-TEST(Tables, CountCharactersNotBytes) {
+TEST(TextTable, AlignsColumnsByCodePoints) {
   EXPECT_EQ(text_line({"µs", "1×"}, 4), "  µs  1×\n");
   EXPECT_EQ(markdown_table({"a", "b"}, {{"1", "2"}}), "| a | b |\n|---:|---:|\n| 1 | 2 |\n");
 }

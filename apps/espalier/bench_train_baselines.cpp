@@ -23,78 +23,83 @@ namespace {
 
 constexpr const char* kOpenMpBlasFolder = "/usr/lib/x86_64-linux-gnu/openblas-openmp";
 
-// A Python interpreter that finds the package; importing it would take a second each time.
+// Whether this Python interpreter finds torch. Does not import it: an import takes a second.
 bool has_torch(const std::string& python) {
   if (python.empty()) return false;
   launch::LocalOptions options;
-  options.output = launch::LocalOptions::Output::last_words;
+  options.output = launch::LocalOptions::Output::stderr_tail;
   options.command = {python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"};
   launch::LocalJob job(options);
   return job.wait(Deadline::after(std::chrono::seconds(20))) && !job.failure();
 }
 
-std::string find_python(const TrainBench& bench) {
+std::string find_python(const TrainBenchOptions& bench) {
   if (!bench.python.empty()) {
     if (!has_torch(bench.python))
-      throw UsageError(
-          fmt::format("--python {}: has no torch. Install python3-torch, or set another interpreter.", bench.python));
+      throw UsageError(fmt::format(
+          "--python: got {}, which has no torch module. Install python3-torch, or choose another interpreter",
+          bench.python));
     return bench.python;
   }
   for (const std::string& python : {find_program("python3"), std::string("/usr/bin/python3")})
     if (has_torch(python)) return python;
-  throw UsageError("peer torch: no python3 with torch found. Install python3-torch, or set --python.");
+  throw UsageError("--peers torch: found no python3 with the torch module. Install python3-torch, or set --python");
 }
 
-launch::LocalOptions start_torch_with(const TrainBench& bench, const TrainCase& it, const Switchboard& board,
-                                      const std::string& label, const std::string& blas) {
-  const model::ModelConfig& m = it.model;
-  if (m.arch != "gpt" || it.precision != "fp32" || it.recompute != "none" || m.dropout != 0 ||
+launch::LocalOptions start_torch_with(const TrainBenchOptions& bench, const TrainCase& spec,
+                                      const RankListener& listener, const std::string& label, const std::string& blas) {
+  const model::ModelConfig& m = spec.model;
+  if (m.arch != "gpt" || spec.precision != "fp32" || spec.recompute != "none" || m.dropout != 0 ||
       m.ffn_or_default() != 4 * m.dim)
-    throw UsageError(
-        fmt::format("peer {}: it has GPT-2 style models in fp32, without dropout or recomputation", label));
-  const std::string script = peer_path("torch_train.py");
-  if (script.empty()) throw UsageError("peer torch: torch_train.py not found beside this program");
+    throw UsageError(fmt::format(
+        "--peers {}: supports only GPT-2 style models in fp32, without dropout and activation recomputation", label));
+  const std::string script = baseline_path("torch_train.py");
+  if (script.empty()) throw UsageError("--peers torch: torch_train.py not found beside this program");
   launch::LocalOptions options;
-  options.output = launch::LocalOptions::Output::last_words;
-  options.command = {find_python(bench), script, "--socket", board.name(), "--label", label, "--tokens", it.tokens};
+  options.output = launch::LocalOptions::Output::stderr_tail;
+  options.command = {find_python(bench), script, "--socket", listener.name(),
+                     "--label",          label,  "--tokens", spec.tokens};
   const std::pair<const char*, int64_t> numbers[] = {
-      {"--layers", m.layers}, {"--heads", m.heads},  {"--dim", m.dim},          {"--vocab", m.vocab},
-      {"--seq", it.seq},      {"--batch", it.batch}, {"--threads", it.threads}, {"--ranks", it.ranks}};
+      {"--layers", m.layers},      {"--heads", m.heads},   {"--dim", m.dim},
+      {"--vocab", m.vocab},        {"--seq", spec.seq},    {"--batch", spec.batch},
+      {"--threads", spec.threads}, {"--ranks", spec.ranks}};
   for (const auto& [name, value] : numbers) {
     options.command.emplace_back(name);
     options.command.push_back(std::to_string(value));
   }
-  if (it.power_rank > 0) options.command.insert(options.command.end(), {"--power-rank", std::to_string(it.power_rank)});
-  options.num_ranks = it.ranks;
-  if (it.ranks > 1) {
-    options.command.insert(options.command.end(), {"--meet", fmt::format("{}.{}", it.tokens, board.name())});
+  if (spec.power_rank > 0)
+    options.command.insert(options.command.end(), {"--power-rank", std::to_string(spec.power_rank)});
+  options.num_ranks = spec.ranks;
+  if (spec.ranks > 1) {
+    options.command.insert(options.command.end(), {"--meet", fmt::format("{}.{}", spec.tokens, listener.name())});
     options.environment["GLOO_SOCKET_IFNAME"] = "lo";
   }
-  options.environment["OMP_NUM_THREADS"] = std::to_string(it.threads);
+  options.environment["OMP_NUM_THREADS"] = std::to_string(spec.threads);
   if (!blas.empty()) {
     const launch::Environment ours = launch::process_environment();
     const auto path = ours.find("LD_LIBRARY_PATH");
     options.environment["LD_LIBRARY_PATH"] = path == ours.end() ? blas : blas + ":" + path->second;
-    if (const std::string core = better_blas_core(blas + "/libopenblas.so.0"); !core.empty())
+    if (const std::string core = openblas_core_override(blas + "/libopenblas.so.0"); !core.empty())
       options.environment["OPENBLAS_CORETYPE"] = core;
   }
   return options;
 }
 
-// Its threads are OpenMP's; a BLAS with another kind of threads competes for the cores.
-launch::LocalOptions start_torch(const TrainBench& bench, const TrainCase& it, const Switchboard& board) {
-  return start_torch_with(bench, it, board, "torch", openmp_blas_folder());
+// PyTorch uses OpenMP threads; a BLAS with another threading library would compete for the cores.
+launch::LocalOptions start_torch(const TrainBenchOptions& bench, const TrainCase& spec, const RankListener& listener) {
+  return start_torch_with(bench, spec, listener, "torch", openmp_blas_folder());
 }
 
-launch::LocalOptions start_torch_as_installed(const TrainBench& bench, const TrainCase& it, const Switchboard& board) {
-  return start_torch_with(bench, it, board, "torch-as-installed", "");
+launch::LocalOptions start_torch_as_installed(const TrainBenchOptions& bench, const TrainCase& spec,
+                                              const RankListener& listener) {
+  return start_torch_with(bench, spec, listener, "torch-as-installed", "");
 }
 
 constexpr TrainBaseline kBaselines[] = {
     {"torch",
      "PyTorch (several ranks: DistributedDataParallel over gloo) with the OpenMP build of OpenBLAS, where there is one",
      start_torch},
-    {"torch-as-installed", "PyTorch with the BLAS the system gives it", start_torch_as_installed},
+    {"torch-as-installed", "PyTorch with the default BLAS of the system", start_torch_as_installed},
 };
 
 }  // namespace
@@ -126,24 +131,24 @@ void read_llmc_line(const std::string& line, LlmcResult& result) {
   }
 }
 
-// Per block: seven tensors of the width, qkv, two of the hidden layer, two matrices of scores, four statistics of
-// norms; in addition: embedding and final norm with its statistics, logits and probabilities of a vocabulary padded to
-// 128, losses.
-uint64_t llmc_activations(const TrainCase& it) {
-  const auto layers = static_cast<uint64_t>(it.model.layers), width = static_cast<uint64_t>(it.model.dim),
-             heads = static_cast<uint64_t>(it.model.heads), length = static_cast<uint64_t>(it.seq),
-             tokens = static_cast<uint64_t>(it.batch) * length,
-             vocabulary = (static_cast<uint64_t>(it.model.vocab) + 127) / 128 * 128;
+// Number of activations that llm.c allocates. Per block: seven tensors of the model width, qkv, two of the hidden
+// layer, two matrices of attention scores, four statistics of norms. In addition: the embedding, the final norm with
+// its statistics, logits and probabilities of a vocabulary padded to a multiple of 128, and the losses.
+uint64_t llmc_activations(const TrainCase& spec) {
+  const auto layers = static_cast<uint64_t>(spec.model.layers), width = static_cast<uint64_t>(spec.model.dim),
+             heads = static_cast<uint64_t>(spec.model.heads), length = static_cast<uint64_t>(spec.seq),
+             tokens = static_cast<uint64_t>(spec.batch) * length,
+             vocabulary = (static_cast<uint64_t>(spec.model.vocab) + 127) / 128 * 128;
   const uint64_t block = tokens * (7 * width + 3 * width + 8 * width + 4) + 2 * heads * tokens * length;
   return layers * block + tokens * (2 * width + 2 + 2 * vocabulary + 1);
 }
 
 LlmcResult run_llmc(const std::string& program, int threads, int steps, Deadline deadline) {
   if (!std::filesystem::is_regular_file(program) || ::access(program.c_str(), X_OK) != 0)
-    throw UsageError(fmt::format("--llmc {}: no such program. Set the path of llm.c's train_gpt2.", program));
+    throw UsageError(fmt::format("--llmc: got {}; expected the path of llm.c's program train_gpt2", program));
   const std::string path = std::filesystem::absolute(program).string();
   launch::SpawnOptions options;
-  // It looks for weights and tokens in its working directory and reports missing files on stderr.
+  // llm.c reads weights and tokens from its working directory and reports missing files on stderr.
   options.command = {"/bin/sh", "-c", "cd \"$(dirname \"$0\")\" && exec stdbuf -oL \"$0\" 2>&1", path};
   options.environment = launch::process_environment();
   options.environment["OMP_NUM_THREADS"] = std::to_string(threads);
@@ -164,11 +169,13 @@ LlmcResult run_llmc(const std::string& program, int threads, int steps, Deadline
     }
     result.peak_bytes = std::max(result.peak_bytes, peak_resident_bytes(child.pid));
   }
-  ::kill(-child.pid, SIGKILL);  // a separate process group
+  ::kill(-child.pid, SIGKILL);  // llm.c runs in its own process group: kills all of it
   ::waitpid(child.pid, nullptr, 0);
   if (result.step_s.size() < 2)
-    throw IoError(fmt::format("{}: {} lines \"step N: train loss X (took Y ms)\"{}; the last it said: {}", program,
-                              result.step_s.size(), deadline.passed() ? " in the time it had" : "", last));
+    throw IoError(
+        fmt::format("{}: got {} lines \"step N: train loss X (took Y ms)\"{}; expected at least 2. Last "
+                    "output: {}",
+                    program, result.step_s.size(), deadline.passed() ? " before the deadline" : "", last));
   result.step_s.erase(result.step_s.begin());  // the first step is warm-up
   return result;
 }

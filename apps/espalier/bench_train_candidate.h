@@ -1,5 +1,5 @@
-// One candidate of `bench train` (a trainer or a GEMM loop): its processes, asleep until asked for steps, and their
-// replies.
+// One candidate of `bench train` (a trainer or a GEMM loop): its processes and their replies. The processes block until
+// they are asked for steps.
 #pragma once
 
 #include <memory>
@@ -11,32 +11,31 @@
 
 namespace esp::app {
 
-struct Candidate {
+struct BenchCandidate {
   std::string name;
-  TrainCase it;
-  std::unique_ptr<net::Hub> hub;  // of this program's ranks; outlives them
+  TrainCase spec;
+  std::unique_ptr<net::Hub> hub;  // hub of Espalier's ranks; outlives them
   std::unique_ptr<BenchJob> job;
-  std::vector<double> step_s;        // of all rounds, the slowest rank of each step
-  std::vector<double> round_s;       // the median of each round
-  std::vector<bench::Words> answer;  // the last reply, by rank
+  std::vector<double> step_s;        // one entry per step of all rounds: seconds on the slowest rank
+  std::vector<double> round_s;       // median step time of each round
+  std::vector<bench::Words> answer;  // last reply of each rank
 
-  // Mean of a number over the ranks' last replies.
+  // Mean of a numeric field over the ranks' last replies.
   double mean_of(const std::string& word) const;
 };
 
-// Starts this program's trainer for a case, with its number of ranks. Throws CommError with its last output if it fails
-// to start.
-Candidate start_trainer(const std::string& name, const TrainCase& it, Switchboard& board);
-// Starts any other candidate, given the start of its processes; `label` is the name with which they connect.
-Candidate start_candidate(const std::string& label, const TrainCase& it, const launch::LocalOptions& options,
-                          Switchboard& board);
+// Starts Espalier's trainer for a case. If it does not start, throws CommError with the trainer's last output.
+BenchCandidate start_trainer(const std::string& name, const TrainCase& spec, RankListener& listener);
+// Starts another candidate from the launch options of its processes. They connect with the name `label`.
+BenchCandidate start_candidate(const std::string& label, const TrainCase& spec, const launch::LocalOptions& options,
+                               RankListener& listener);
 
-// Seconds of each step. CommError with the error of a rank.
-std::vector<double> ask_steps(Candidate& candidate, int steps);
-// The same, recorded as one more round.
-void visit(Candidate& candidate, int steps);
+// Runs `steps` steps and returns the seconds of each. CommError: a rank failed; it contains that rank's error.
+std::vector<double> ask_steps(BenchCandidate& candidate, int steps);
+// Runs steps and records them as one more round.
+void visit(BenchCandidate& candidate, int steps);
 
-// Speed-up of the first per token: the median of the rounds' ratios.
-double speed_ratio(const Candidate& first, const Candidate& second);
+// Tokens per second of `first` divided by that of `second`: the median of the ratios of the rounds.
+double speed_ratio(const BenchCandidate& first, const BenchCandidate& second);
 
 }  // namespace esp::app

@@ -1,9 +1,10 @@
-// espalier bench-train-worker: one process of `bench train`, started by it. It trains, or runs square GEMMs (this
-// program's or OpenBLAS's) to measure the peak; separate processes keep memory figures separate.
+// espalier bench-train-worker: one process of `bench train`, which starts it. It trains, or it runs square GEMMs with
+// Espalier's or OpenBLAS's sgemm to measure the peak. Each candidate runs in separate processes, so that its memory can
+// be measured.
 //
-// Protocol of bench/peers/serve.h: `run steps=N` is answered with `done ns=t1,… [more]`. Trainers with several ranks
-// join the world of their environment; they also report communication wait, the slowest rank of each step, and memory
-// by category.
+// The protocol is that of bench/peers/serve.h: `run steps=N` is answered with `done ns=t1,… [more]`. Trainers with
+// several ranks join the world that their environment describes. They also report the time spent waiting
+// for communication, the slowest rank of each step, and memory by category.
 #include <dlfcn.h>
 
 #include <functional>
@@ -34,7 +35,7 @@ struct WorkerOptions {
 
 using Step = std::function<void()>;
 
-// Serves requests until quit. `more` is called after the steps of a request.
+// Serves requests until `quit`. After the steps of a request, `more` adds further fields to the reply.
 int serve_steps(const WorkerOptions& o, const std::string& about, const Step& step,
                 const std::function<std::string()>& more) {
   const net::Socket socket(bench::connect_coordinator(o.socket));
@@ -73,11 +74,11 @@ train::RunConfig run_config(const WorkerOptions& o) {
   train::RunConfig config = train::parse_run_config("", "bench train", settings);
   config.data.objective = config.model.arch == "t5" ? "span_corruption" : "next_token";
   config.data.train = {o.tokens};
-  config.data.cache = o.tokens + ".cache";  // never created: the tokens are given
+  config.data.cache = o.tokens + ".cache";  // this file is never created: the token file is used directly
   return config;
 }
 
-// Fields of a reply beside step times: memory as tier.category:present:peak,…
+// Collects the fields of a reply other than step times. Memory has the form tier.category:current:peak,…
 struct StepNotes {
   double loss = 0, exposed_ms = 0, waited_ms = 0;
   std::vector<int> slowest;
@@ -104,9 +105,9 @@ struct StepNotes {
   }
 };
 
-int serve_engine(const WorkerOptions& o, const train::Standing& standing) {
+int serve_engine(const WorkerOptions& o, const train::JobContext& context) {
   train::RunConfig config = run_config(o);
-  train::Engine engine(config, Log(), standing);
+  train::Engine engine(config, Log(), context);
   StepNotes notes;
   return serve_steps(
       o, fmt::format("parameters={}", engine.num_parameters()), [&] { notes.add(engine.step()); },
@@ -115,27 +116,27 @@ int serve_engine(const WorkerOptions& o, const train::Standing& standing) {
 
 int serve_training(WorkerOptions o) {
   if (o.ranks == 1) return serve_engine(o, {});
-  const net::RendezvousOptions joining = launch::join_options(launch::process_environment());
-  const auto world = net::rendezvous(joining, Deadline::after(std::chrono::seconds(60)));
-  const auto ranks = comm::make_communicator(*world, world->everyone(), {});
+  const net::RendezvousOptions rendezvous_options = launch::join_options(launch::process_environment());
+  const auto world = net::rendezvous(rendezvous_options, Deadline::after(std::chrono::seconds(60)));
+  const auto ranks = comm::make_communicator(*world, world->world_group(), {});
   o.rank = ranks->rank();
   return serve_engine(o, {ranks.get(), ranks->size()});
 }
 
-// The processor type that a loaded OpenBLAS detected; other libraries do not report it.
+// The CPU type that a loaded OpenBLAS detected; other libraries do not report one.
 std::string blas_core() {
   using CoreName = char* (*)();
   const auto name = reinterpret_cast<CoreName>(::dlsym(RTLD_DEFAULT, "openblas_get_corename"));
   return name ? name() : "unknown";
 }
 
-int serve_products(const WorkerOptions& o) {
-  const int64_t n = kProductSize;
+int serve_gemms(const WorkerOptions& o) {
+  const int64_t n = kGemmSize;
   std::vector<float> a(static_cast<size_t>(n * n)), b(a.size()), c(a.size());
   kernel::fill_uniform(a.data(), -1, 1, 1, 0, 0, n * n, DType::f32, {});
   kernel::fill_uniform(b.data(), -1, 1, 2, 0, 0, n * n, DType::f32, {});
   if (!o.blas.empty()) {
-    const Blas blas(o.blas);  // OMP_NUM_THREADS sets its threads
+    const Blas blas(o.blas);  // OMP_NUM_THREADS sets the number of threads
     return serve_steps(
         o, "core=" + blas_core(), [&] { blas.sgemm(c.data(), a.data(), b.data(), n, n, n, {}); },
         [] { return std::string(); });
@@ -149,61 +150,62 @@ int serve_products(const WorkerOptions& o) {
 }
 
 int run_worker(const WorkerOptions& options) {
-  return options.role == "train" ? serve_training(options) : serve_products(options);
+  return options.role == "train" ? serve_training(options) : serve_gemms(options);
 }
 
-launch::LocalOptions ourselves(const std::string& label, std::vector<std::string> arguments, const Switchboard& board) {
+launch::LocalOptions self_exec_options(const std::string& label, std::vector<std::string> arguments,
+                                       const RankListener& listener) {
   launch::LocalOptions options;
-  options.output = launch::LocalOptions::Output::last_words;
-  options.command = {own_path(), "bench-train-worker", "--socket", board.name(), "--label", label};
+  options.output = launch::LocalOptions::Output::stderr_tail;
+  options.command = {executable_path(), "bench-train-worker", "--socket", listener.name(), "--label", label};
   options.command.insert(options.command.end(), arguments.begin(), arguments.end());
   return options;
 }
 
 }  // namespace
 
-launch::LocalOptions our_trainer(const TrainCase& it, const Switchboard& board) {
-  launch::LocalOptions options = ourselves("espalier", {"--role",      "train",
-                                                        "--model",     it.name,
-                                                        "--batch",     std::to_string(it.batch),
-                                                        "--seq",       std::to_string(it.seq),
-                                                        "--threads",   std::to_string(it.threads),
-                                                        "--ranks",     std::to_string(it.ranks),
-                                                        "--precision", it.precision,
-                                                        "--recompute", it.recompute,
-                                                        "--tokens",    it.tokens,
-                                                        "--set",       "sync.method=" + it.sync},
-                                           board);
-  for (const std::string& one : it.settings) options.command.insert(options.command.end(), {"--set", one});
-  options.num_ranks = it.ranks;
+launch::LocalOptions espalier_trainer(const TrainCase& spec, const RankListener& listener) {
+  launch::LocalOptions options = self_exec_options("espalier", {"--role",      "train",
+                                                                "--model",     spec.name,
+                                                                "--batch",     std::to_string(spec.batch),
+                                                                "--seq",       std::to_string(spec.seq),
+                                                                "--threads",   std::to_string(spec.threads),
+                                                                "--ranks",     std::to_string(spec.ranks),
+                                                                "--precision", spec.precision,
+                                                                "--recompute", spec.recompute,
+                                                                "--tokens",    spec.tokens,
+                                                                "--set",       "sync.method=" + spec.sync},
+                                                   listener);
+  for (const std::string& one : spec.settings) options.command.insert(options.command.end(), {"--set", one});
+  options.num_ranks = spec.ranks;
   return options;
 }
 
-launch::LocalOptions our_products(int threads, const std::string& blas, const Switchboard& board) {
-  std::vector<std::string> arguments = {"--role", "products", "--threads", std::to_string(threads)};
+launch::LocalOptions espalier_gemm(int threads, const std::string& blas, const RankListener& listener) {
+  std::vector<std::string> arguments = {"--role", "gemm", "--threads", std::to_string(threads)};
   if (!blas.empty()) arguments.insert(arguments.end(), {"--blas", blas});
-  launch::LocalOptions options = ourselves(blas.empty() ? "sgemm" : "openblas", arguments, board);
+  launch::LocalOptions options = self_exec_options(blas.empty() ? "sgemm" : "openblas", arguments, listener);
   options.environment["OMP_NUM_THREADS"] = std::to_string(threads);
-  if (const std::string core = blas.empty() ? "" : better_blas_core(blas); !core.empty())
+  if (const std::string core = blas.empty() ? "" : openblas_core_override(blas); !core.empty())
     options.environment["OPENBLAS_CORETYPE"] = core;
   return options;
 }
 
-void define_bench_train_worker(const Arguments& app, Chosen& chosen) {
-  auto o = keep<WorkerOptions>(app, chosen, run_worker);
-  app.add_option("--socket", o->socket, "the coordinator's switchboard").required();
-  app.add_option("--label", o->label, "how to call ourselves").required();
-  app.add_option("--role", o->role, "train or products").one_of({"train", "products"});
+void define_bench_train_worker(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<WorkerOptions>(app, chosen, run_worker);
+  app.add_option("--socket", o->socket, "the coordinator's socket").required();
+  app.add_option("--label", o->label, "label in the benchmark's protocol").required();
+  app.add_option("--role", o->role, "train or gemm").one_of({"train", "gemm"});
   app.add_option("--model", o->model, "preset");
   app.add_option("--batch", o->batch, "sequences per step");
   app.add_option("--seq", o->seq, "tokens per sequence");
   app.add_option("--threads", o->threads, "compute threads");
-  app.add_option("--ranks", o->ranks, "of this job");
+  app.add_option("--ranks", o->ranks, "ranks of this job");
   app.add_option("--set", o->settings, "section.key=value").one_word_each();
   app.add_option("--precision", o->precision, "storage type");
-  app.add_option("--recompute", o->recompute, "what backward computes again");
+  app.add_option("--recompute", o->recompute, "activation recomputation");
   app.add_option("--tokens", o->tokens, "file of u16 tokens");
-  app.add_option("--blas", o->blas, "path of an OpenBLAS");
+  app.add_option("--blas", o->blas, "path of an OpenBLAS library");
 }
 
 }  // namespace esp::app

@@ -24,14 +24,14 @@
 #include "esp/kernel/norm.h"
 #include "esp/kernel/optimizer_step.h"
 #include "esp/kernel/peak.h"
-#include "esp/plan/own_rates.h"
+#include "esp/plan/calibrated_rates.h"
 
 namespace esp::app {
 namespace {
 
-using plan::OwnRates;
+using plan::CalibratedRates;
 using Call = std::function<void(const device::Stream&)>;
-using MakeCall = std::function<Call()>;  // with memory of its own
+using MakeCall = std::function<Call()>;  // allocates buffers and returns a call that uses them
 
 std::vector<std::byte> numbers(int64_t count, DType dtype) {
   std::vector<std::byte> memory(static_cast<size_t>(count) * size_of(dtype));
@@ -45,7 +45,7 @@ double seconds_of(const Call& call, const device::Stream& stream, int times) {
   return static_cast<double>(now_ns() - begin) * 1e-9 / times;
 }
 
-// A few samples, each long enough for the clock, in rising order.
+// Times of a few samples in ascending order. Each sample is much longer than the clock's resolution.
 std::vector<double> samples_of(const Call& call, const device::Stream& stream, double budget_s) {
   const double first = std::max(1e-7, std::min(seconds_of(call, stream, 1), seconds_of(call, stream, 1)));
   const int times = std::max(1, static_cast<int>(200e-6 / first));
@@ -58,13 +58,13 @@ std::vector<double> samples_of(const Call& call, const device::Stream& stream, d
   return samples;
 }
 
-// The best: others' work makes calls longer, never shorter.
+// Time of one call: the minimum of the samples, because other load can only make a call longer.
 double time_call(const Call& call, const device::Stream& stream, double budget_s) {
   return samples_of(call, stream, budget_s).front();
 }
 
-// While the other cores do the same.
-double time_in_company(const MakeCall& make, int cores, double budget_s) {
+// Time of one call while all other cores run the same call.
+double time_on_all_cores(const MakeCall& make, int cores, double budget_s) {
   std::atomic<bool> over = false;
   std::atomic<int> running = 0;
   std::vector<std::thread> others;
@@ -74,32 +74,33 @@ double time_in_company(const MakeCall& make, int cores, double budget_s) {
       running.fetch_add(1);
       while (!over.load(std::memory_order_relaxed)) call({});
     });
-  const Call mine = make();
+  const Call call_here = make();
   while (running.load() + 1 < cores) std::this_thread::yield();
-  // The company is what is measured here: the best sample would be one in which it paused.
-  const std::vector<double> samples = samples_of(mine, {}, budget_s);
+  // Takes the median of the samples. The minimum would be a sample during which other cores were idle.
+  const std::vector<double> samples = samples_of(call_here, {}, budget_s);
   const double seconds = samples[samples.size() / 2];
   over = true;
   for (std::thread& thread : others) thread.join();
   return seconds;
 }
 
-class Bench {
+class KernelCalibration {
  public:
-  Bench(Figures& figures, const std::string& type, int cores, double budget_s)
-      : figures_(figures),
+  KernelCalibration(KernelRates& rates, const std::string& type, int cores, double budget_s)
+      : rates_(rates),
         type_(type),
         dtype_(type == "bf16" ? DType::bf16 : DType::f32),
         cores_(cores),
         budget_s_(budget_s),
         pool_(cores) {
-    whole_.pool = &pool_;
+    one_call_.pool = &pool_;
   }
 
-  // Twice, each figure with a while between: what disturbs one visit is over by the other.
+  // Measures the whole list of kernels twice. The two measurements of one kernel are therefore far apart in time, and a
+  // disturbance affects only one of them. The faster one counts.
   void run() {
     for (int visit = 0; visit < kVisits; ++visit) {
-      products();
+      gemms();
       streams();
       attention();
     }
@@ -108,33 +109,34 @@ class Bench {
   static constexpr int kVisits = 2;
 
  private:
-  // `work` over the time of a call, by either way of running.
+  // Records work per second in both modes: "whole" is one call on all cores, "shared" one call per core at the same
+  // time.
   template <typename Key>
   void rate(const Key& key, double work, const MakeCall& make) {
-    keep(key("whole"), work / time_call(make(), whole_, budget_s_));
-    keep(key("shared"), work / time_in_company(make, cores_, budget_s_));
+    keep(key("whole"), work / time_call(make(), one_call_, budget_s_));
+    keep(key("shared"), work / time_on_all_cores(make, cores_, budget_s_));
   }
   void keep(const std::string& key, double rate) {
-    double& best = figures_[key];
+    double& best = rates_[key];
     best = std::max(best, rate);
   }
 
-  void products() {
-    for (const int m : OwnRates::kRows)
-      for (const int n : OwnRates::kWidths)
-        for (const int k : OwnRates::kDepths) {
-          product("forward", m, n, k, {});
+  void gemms() {
+    for (const int m : CalibratedRates::kRows)
+      for (const int n : CalibratedRates::kWidths)
+        for (const int k : CalibratedRates::kDepths) {
+          gemm("forward", m, n, k, {});
           kernel::GemmOptions input, weight;
           input.transpose_b = true;
-          product("input", m, n, k, input);
+          gemm("input", m, n, k, input);
           weight.transpose_a = true;
           weight.beta = 1;
-          product("weight", m, n, k, weight);
+          gemm("weight", m, n, k, weight);
         }
   }
-  void product(const char* kind, int m, int n, int k, const kernel::GemmOptions& options) {
+  void gemm(const char* kind, int m, int n, int k, const kernel::GemmOptions& options) {
     const double flops = 2.0 * m * n * k;
-    rate([&](const char* way) { return OwnRates::product_key(way, type_, kind, m, n, k); }, flops,
+    rate([&](const char* mode) { return CalibratedRates::gemm_key(mode, type_, kind, m, n, k); }, flops,
          [&]() -> Call {
            auto a = std::make_shared<std::vector<std::byte>>(numbers(int64_t{m} * k, dtype_));
            auto b = std::make_shared<std::vector<std::byte>>(numbers(int64_t{k} * n, dtype_));
@@ -150,16 +152,16 @@ class Bench {
     std::vector<std::vector<std::byte>> of;
     void* operator[](size_t i) { return of[i].data(); }
   };
-  // A kernel that reads and writes `arrays` arrays of `bytes` in all.
+  // Measures a memory-bound kernel that reads and writes `arrays` arrays, `bytes` bytes in total.
   void stream(const char* kernel, int arrays, DType dtype,
               const std::function<void(Arrays&, int64_t count, const device::Stream&)>& body) {
-    for (const double bytes : OwnRates::kStreamBytes) {
+    for (const double bytes : CalibratedRates::kStreamBytes) {
       constexpr int64_t kRow = 256;
       const int64_t count =
           std::max<int64_t>(1, static_cast<int64_t>(bytes) / arrays / static_cast<int64_t>(size_of(dtype)) / kRow) *
           kRow;
       const double moved = static_cast<double>(count) * arrays * static_cast<double>(size_of(dtype));
-      rate([&](const char* way) { return OwnRates::stream_key(way, type_, kernel, bytes); }, moved,
+      rate([&](const char* mode) { return CalibratedRates::stream_key(mode, type_, kernel, bytes); }, moved,
            [&]() -> Call {
              auto memory = std::make_shared<Arrays>();
              for (int i = 0; i < std::max(4, arrays); ++i) memory->of.push_back(numbers(count, dtype));
@@ -209,13 +211,15 @@ class Bench {
 
   void attention() {
     constexpr int64_t kHeads = 4, kHeadDim = 64;
-    for (const int tokens : OwnRates::kTokens)
+    for (const int tokens : CalibratedRates::kTokens)
       for (const bool back : {false, true}) {
         const int64_t batch = std::max(1, 512 / tokens), width = kHeads * kHeadDim, rows = batch * tokens;
         const double flops = (back ? 5.0 : 2.0) * static_cast<double>(rows * width) * (tokens + 1);
         const DType dtype = dtype_;
         rate(
-            [&](const char* way) { return OwnRates::attention_key(way, type_, back ? "backward" : "forward", tokens); },
+            [&](const char* mode) {
+              return CalibratedRates::attention_key(mode, type_, back ? "backward" : "forward", tokens);
+            },
             flops,
             [=]() -> Call {
               kernel::AttentionShape shape;
@@ -246,31 +250,31 @@ class Bench {
       }
   }
 
-  // What the smallest kernel takes: starting it.
+  // Launch overhead: the time of the smallest kernel.
   void smallest() {
     const DType dtype = dtype_;
     const MakeCall make = [=]() -> Call {
       auto a = std::make_shared<std::vector<std::byte>>(numbers(64, dtype));
       return [=](const device::Stream& on) { kernel::add(a->data(), a->data(), a->data(), 64, dtype, on); };
     };
-    figures_["whole.kernel_s"] = time_call(make(), whole_, budget_s_);
-    figures_["shared.kernel_s"] = time_in_company(make, cores_, budget_s_);
+    rates_["whole.kernel_s"] = time_call(make(), one_call_, budget_s_);
+    rates_["shared.kernel_s"] = time_on_all_cores(make, cores_, budget_s_);
   }
 
-  Figures& figures_;
+  KernelRates& rates_;
   const std::string type_;
   const DType dtype_;
   const int cores_;
   const double budget_s_;
   device::ThreadPool pool_;
-  device::Stream whole_;
+  device::Stream one_call_;
 };
 
 }  // namespace
 
-void measure_kernels(Figures& figures, const std::string& type, int cores, double seconds) {
-  const double calls = 2.0 * Bench::kVisits * (3 * 4 * 4 * 3 + 6 * 2 + 3 * 2 + 1);
-  Bench(figures, type, cores, seconds / calls).run();
+void measure_kernels(KernelRates& rates, const std::string& type, int cores, double seconds) {
+  const double calls = 2.0 * KernelCalibration::kVisits * (3 * 4 * 4 * 3 + 6 * 2 + 3 * 2 + 1);
+  KernelCalibration(rates, type, cores, seconds / calls).run();
 }
 
 double measure_memcpy(int cores) {
@@ -297,20 +301,20 @@ double measure_peak(int cores) {
 double measure_disk(const std::string& folder) {
   std::string path = folder + "/espalier-calibrate-XXXXXX";
   const int fd = ::mkostemp(path.data(), O_CLOEXEC);
-  if (fd < 0) throw IoError(fmt::format("{}: {}", path, std::strerror(errno)));
+  if (fd < 0) throw IoError(fmt::format("{}: cannot create a temporary file: {}", path, std::strerror(errno)));
   const std::vector<std::byte> data(size_t{16} << 20, std::byte{7});
   const int64_t begin = now_ns();
   double written = 0;
-  bool whole = true;
-  for (int i = 0; i < 8 && whole; ++i) {
-    whole = ::write(fd, data.data(), data.size()) == static_cast<ssize_t>(data.size());
+  bool complete = true;
+  for (int i = 0; i < 8 && complete; ++i) {
+    complete = ::write(fd, data.data(), data.size()) == static_cast<ssize_t>(data.size());
     written += static_cast<double>(data.size());
   }
-  whole = ::fsync(fd) == 0 && whole;
+  complete = ::fsync(fd) == 0 && complete;
   const double seconds = static_cast<double>(now_ns() - begin) * 1e-9;
   ::close(fd);
   ::unlink(path.c_str());
-  if (!whole) throw IoError(fmt::format("{}: could not be written", path));
+  if (!complete) throw IoError(fmt::format("{}: cannot write the temporary file completely", path));
   return written / seconds;
 }
 

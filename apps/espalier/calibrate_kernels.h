@@ -1,4 +1,4 @@
-// Rates of the training step's kernels on this machine, as esp/plan/own_rates.h names them.
+// Measures the rates of the training step's kernels on this machine. Keys are those of the planner's calibrated rates.
 #pragma once
 
 #include <map>
@@ -6,13 +6,13 @@
 
 namespace esp::app {
 
-using Figures = std::map<std::string, double>;
+using KernelRates = std::map<std::string, double>;
 
-// With one thread on every core in one call, and with a call of its own on every core at once. `type` is fp32 or bf16;
-// about `seconds` in all.
-void measure_kernels(Figures& figures, const std::string& type, int cores, double seconds);
+// Measures two modes: one call that uses all cores, and single-threaded calls on all cores at once. `type` is fp32 or
+// bf16. Takes about `seconds` in total.
+void measure_kernels(KernelRates& rates, const std::string& type, int cores, double seconds);
 
-// Bytes/s of memcpy (read and written) on all cores, and multiply-adds per second in registers.
+// Two rates on all cores: memcpy in bytes/s (read plus written), and multiply-adds in registers per second.
 double measure_memcpy(int cores);
 double measure_peak(int cores);
 // Bytes/s written to a file in `folder` and synced.

@@ -4,25 +4,25 @@ namespace esp::app {
 namespace {
 
 constexpr Command kCommands[] = {
-    {"train", "train a model as a run file says", define_train},
-    {"launch", "start this host's ranks of a job, and start them again when one fails", define_launch, false, true},
+    {"train", "train a model from a run file", define_train},
+    {"launch", "start the ranks of a job on this host, and restart them after a failure", define_launch, false, true},
     {"generate", "sample text from a trained model", define_generate},
-    {"eval", "loss and perplexity of a text", define_eval},
-    {"convert", "between Espalier checkpoints and Hugging Face folders", define_convert},
-    {"import", "configurations of other trainers as run files", define_import},
-    {"bench", "measure: collectives and kernels, against the machine and against other libraries", define_bench},
-    {"tokenizer", "text to ids and back, and vocabularies of one's own", define_tokenizer},
-    {"data", "tokenise text into files; what a file of data holds", define_data},
-    {"plan", "what a run will cost, and which layout is best", define_plan},
-    {"lab", "run a lecture experiment for real and draw it", define_lab},
-    {"flight", "where every rank of a run stood, on one timeline", define_flight},
-    {"dash", "a web page over run folders, live, on this machine alone", define_dash},
-    {"report", "a run's page as one HTML file", define_report},
-    {"compare", "one table over runs: method, layout, loss, speed, bytes, memory, time", define_compare},
-    {"metrics", "how runs stand now, as Prometheus reads it", define_metrics},
-    {"doctor", "what this machine has, and what is wrong with it", define_doctor},
+    {"eval", "compute loss and perplexity of a text", define_eval},
+    {"convert", "convert between Espalier checkpoints and Hugging Face folders", define_convert},
+    {"import", "convert configurations of other trainers to run files", define_import},
+    {"bench", "benchmark collectives, kernels and training; compare with other libraries", define_bench},
+    {"tokenizer", "train a tokenizer; convert text to ids and back", define_tokenizer},
+    {"data", "tokenise text into files; describe data files", define_data},
+    {"plan", "estimate the cost of a run; search for the best layout", define_plan},
+    {"lab", "run an experiment from the lectures and plot it", define_lab},
+    {"flight", "print the flight recorder: the last collectives of every rank, on one timeline", define_flight},
+    {"dash", "serve a live web dashboard of run folders, on this machine only", define_dash},
+    {"report", "write the dashboard page of a run as one HTML file", define_report},
+    {"compare", "compare runs in one table: method, layout, loss, speed, bytes, memory, time", define_compare},
+    {"metrics", "print the state of runs in Prometheus text format", define_metrics},
+    {"doctor", "check this machine: hardware, libraries, problems", define_doctor},
     {"completion", "print the completion script of a shell", define_completion},
-    {"man", "manual pages, and the reference of commands", define_man, false, true},
+    {"man", "print manual pages and the command reference", define_man, false, true},
     {"bench-rank", "one rank of bench comm", define_bench_rank, true},
     {"bench-train-worker", "one process of bench train", define_bench_train_worker, true},
 };
@@ -33,10 +33,10 @@ std::span<const Command> commands() {
   return kCommands;
 }
 
-void define_commands(const Arguments& app, std::span<const Command> rows, Chosen& chosen) {
+void define_commands(const Arguments& app, std::span<const Command> rows, SelectedCommand& chosen) {
   for (const Command& row : rows) {
     const Arguments sub = app.add_subcommand(std::string(row.name), std::string(row.help));
-    sub.footer("");  // the root's own is not inherited
+    sub.footer("");  // removes the footer that subcommands inherit from the root
     if (row.hidden) sub.hide();
     row.define(sub, chosen);
   }

@@ -1,4 +1,4 @@
-// espalier compare RUN…: one table over runs.
+// espalier compare RUN…: prints one table that compares runs.
 #include <algorithm>
 #include <cstdio>
 
@@ -43,7 +43,7 @@ struct Column {
   std::string (*text)(const Json& value);
 };
 
-// The dashboard's columns are the same (web/comparison.js).
+// Must be the same columns as the dashboard's (web/comparison.js).
 constexpr Column kColumns[] = {{"run", "run", plain},
                                {"method", "method", plain},
                                {"compressor", "compressor", plain},
@@ -55,8 +55,8 @@ constexpr Column kColumns[] = {{"run", "run", plain},
                                {"peak_bytes", "peak memory", bytes},
                                {"wall_s", "wall time", seconds}};
 
-// Names come from the file system and from run files: what moves a terminal's cursor is replaced, as is what ends a
-// cell of Markdown.
+// The text of one cell. Names come from file systems and run files, so control characters are replaced, and for
+// Markdown also characters that end a cell.
 std::string cell(std::string text, bool markdown) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
@@ -68,7 +68,7 @@ int run_compare(const CompareOptions& o) {
   std::vector<std::string> refused;
   Json rows = Json::array();
   for (const dash::FoundRun& found : dash::find_all_runs(o.folders, &refused)) {
-    Json row = dash::RunFolder(found.path, found.name).brief().at("row");
+    Json row = dash::RunFolder(found.path, found.name).list_entry().at("row");
     if (const auto error = row.find("error"); error != row.end()) {
       refused.push_back(fmt::format("{}: {}", found.path, error->get<std::string>()));
       row.erase(error);
@@ -97,15 +97,14 @@ int run_compare(const CompareOptions& o) {
 
 }  // namespace
 
-void define_compare(const Arguments& app, Chosen& chosen) {
-  auto o = keep<CompareOptions>(app, chosen, run_compare);
+void define_compare(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<CompareOptions>(app, chosen, run_compare);
   app.add_option("runs", o->folders, "run folders, or folders of runs").required().type_name("RUN");
   app.add_flag("--markdown", o->markdown, "print the table as Markdown");
-  app.add_option("--json", o->json, "write the rows for other programs; - is stdout").type_name("FILE");
+  app.add_option("--json", o->json, "write the rows as JSON; - is stdout").type_name("FILE");
   app.footer(
-      "A figure that a folder does not give is -. A folder without a run is one line on stderr; the exit code is 4 "
-      "when\n"
-      "no folder has one.");
+      "A value that a run folder does not contain is shown as -. Each folder without a run is reported on stderr; the\n"
+      "exit code is 4 when no folder contains a run.");
 }
 
 }  // namespace esp::app

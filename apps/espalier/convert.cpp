@@ -1,4 +1,4 @@
-// espalier convert SRC DST: between Espalier checkpoints and Hugging Face folders.
+// espalier convert SRC DST: converts between Espalier checkpoints and Hugging Face folders.
 #include <fmt/format.h>
 
 #include "apps/espalier/command.h"
@@ -26,16 +26,17 @@ int run_convert(const ConvertOptions& options) {
 
 }  // namespace
 
-void define_convert(const Arguments& app, Chosen& chosen) {
-  auto o = keep<ConvertOptions>(app, chosen, run_convert);
+void define_convert(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<ConvertOptions>(app, chosen, run_convert);
   app.add_option("source", o->source, "a checkpoint, a run folder or a Hugging Face folder")
       .required()
       .type_name("SRC");
-  app.add_option("destination", o->destination, "a folder that is new or empty").required().type_name("DST");
-  app.add_option("--layout", o->convert.layout, "hf or espalier [the one SRC does not have]").type_name("NAME");
-  app.add_option("--dtype", o->convert.dtype, "fp32 or bf16 [as stored]").type_name("NAME");
-  app.add_option("--shard-gib", o->shard_gib, "largest size of one file").show_default().positive();
-  app.add_option("--threads", o->convert.threads, "0: the cores there are").show_default().non_negative();
+  app.add_option("destination", o->destination, "a new or empty folder").required().type_name("DST");
+  app.add_option("--layout", o->convert.layout, "layout of DST: hf or espalier [the one that SRC does not have]")
+      .type_name("NAME");
+  app.add_option("--dtype", o->convert.dtype, "type of the weights in DST: fp32 or bf16 [as in SRC]").type_name("NAME");
+  app.add_option("--shard-gib", o->shard_gib, "maximum size of one file, GiB").show_default().positive();
+  app.add_option("--threads", o->convert.threads, "compute threads; 0: all cores").show_default().non_negative();
   app.footer("`transformers` loads the result of --layout hf as it is; train, generate and eval take either layout.");
 }
 

@@ -10,9 +10,9 @@
 namespace esp::app {
 namespace {
 
-double seconds_used(int who) {
+double seconds_used(int process) {
   rusage use{};
-  ::getrusage(who, &use);
+  ::getrusage(process, &use);
   const auto seconds = [](const timeval& t) {
     return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
   };
@@ -23,12 +23,12 @@ double seconds_used(int who) {
 
 CpuLoad::CpuLoad() : begin_(read()) {}
 
-// The first line of /proc/stat: cpu user nice system idle iowait irq softirq steal, in clock ticks.
+// Reads the first line of /proc/stat: cpu user nice system idle iowait irq softirq steal, in clock ticks.
 CpuLoad::Times CpuLoad::read() {
   std::ifstream file("/proc/stat");
-  std::string word;
+  std::string field;
   double user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0, softirq = 0, steal = 0;
-  file >> word >> user >> nice >> system >> idle >> iowait >> irq >> softirq >> steal;
+  file >> field >> user >> nice >> system >> idle >> iowait >> irq >> softirq >> steal;
   const auto ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
   Times times;
   times.busy = (user + nice + system + irq + softirq) / ticks;

@@ -1,15 +1,15 @@
-// Who else used the cores while something was measured: other programs, and the host under a virtual machine.
+// CPU time that others used during a measurement: other programs, and the host of a virtual machine (steal).
 #pragma once
 
 namespace esp::app {
 
 class CpuLoad {
  public:
-  CpuLoad();  // from here on
+  CpuLoad();  // begins to count now
   struct Shares {
-    double others = 0, host = 0;  // of all cores' time since then: other programs, and what the host took away
+    double others = 0, host = 0;  // fractions of the time of all cores; host: steal
   };
-  // Our own part counts children that have ended and been waited for.
+  // Fractions since construction. A child process counts as this program only after it has ended and been waited for.
   Shares so_far() const;
 
  private:

@@ -1,30 +1,33 @@
-// The planner's page of the dashboard: a search small enough to answer while somebody waits.
+// Planner page of the dashboard: runs searches that are small enough for an interactive response.
 #include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "apps/espalier/dash_knowledge.h"
+#include "apps/espalier/dash_providers.h"
 #include "apps/espalier/plan_inputs.h"
 #include "esp/base/error.h"
 #include "esp/dash/trace.h"
 #include "esp/model/model.h"
-#include "esp/plan/own_time.h"
+#include "esp/plan/espalier_time.h"
 #include "esp/plan/report.h"
 #include "esp/plan/search/explain.h"
 #include "esp/plan/search/methods.h"
-#include "esp/plan/search/nearest.h"
+#include "esp/plan/search/nearest_miss.h"
 #include "esp/plan/search/plan_problem.h"
+#include "esp/plan/search/ties.h"
 #include "esp/plan/simulate/step.h"
 
 namespace esp::app {
 namespace {
 
 constexpr size_t kMostPoints = 1500, kTop = 10;
-constexpr int64_t kMostActions = 20000;  // of a timeline
-// What people run: without it a search takes seconds rather than a moment.
-constexpr const char* kUsual[] = {"schedule=1f1b,interleaved:2,interleaved:4,zb-h1", "offload=none", "division=equal"};
+constexpr int64_t kMaxActions = 20000;  // a timeline with more actions is not sent
+// The default search space has only the common choices: a search of the whole space takes seconds instead of
+// milliseconds.
+constexpr const char* kDefaultSpace[] = {"schedule=1f1b,interleaved:2,interleaved:4,zb-h1", "offload=none",
+                                         "division=equal"};
 
 std::string dumped(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -32,15 +35,15 @@ std::string dumped(const Json& json) {
 
 std::string choices() {
   Json models = Json::array(), clusters = Json::array();
-  for (const plan::CatalogModel& row : plan::shipped_catalog().models())
+  for (const plan::CatalogModel& row : plan::built_in_catalog().models())
     models.push_back(
         {{"name", row.name}, {"help", row.help}, {"parameters", row.shape.parameters()}, {"seq", row.shape.seq}});
   for (const model::Preset& row : model::presets()) {
-    if (plan::shipped_catalog().find_model(row.name)) continue;
+    if (plan::built_in_catalog().find_model(row.name)) continue;
     const plan::ModelShape shape = plan::shape_of(row.config, std::string(row.name));
     models.push_back({{"name", row.name}, {"help", ""}, {"parameters", shape.parameters()}, {"seq", shape.seq}});
   }
-  for (const plan::ClusterRow& row : plan::shipped_catalog().clusters())
+  for (const plan::ClusterRow& row : plan::built_in_catalog().clusters())
     clusters.push_back({{"name", row.name},
                         {"help", row.help},
                         {"gpus", row.cluster.size()},
@@ -53,14 +56,14 @@ PlanInputs inputs_of(const dash::Request& request) {
   PlanInputs inputs;
   inputs.model = request.parameter("model");
   inputs.cluster = request.parameter("cluster");
-  // Names of the catalog only: a page has no business with files.
+  // Only names of the catalog are accepted: a web page must not make the server read files.
   if (inputs.model.find_first_of("/\\") != std::string::npos || inputs.model.ends_with(".toml") ||
       inputs.cluster.find_first_of("/\\") != std::string::npos || inputs.cluster.ends_with(".toml"))
-    throw UsageError("model, cluster: not given; expected names of the catalog");
+    throw UsageError("model, cluster: got a path; expected names from the catalog");
   const auto whole = [&](const char* name, double most) {
     const double value = request.number(name, 0);
     if (value < 0 || value > most || value != std::floor(value))
-      throw UsageError(fmt::format("{}: expected a whole number up to {}", name, most));
+      throw UsageError(fmt::format("{}: got {}; expected a whole number from 0 to {}", name, value, most));
     return value;
   };
   if (const double gpus = whole("gpus", 1e6); gpus > 0) inputs.gpus = static_cast<int>(gpus);
@@ -78,7 +81,7 @@ Json point(const plan::PlanProblem& problem, const plan::RankedChoice& one) {
           {"pp", problem.axes()[pp].values[one.choice[pp]]}};
 }
 
-// With memory by category, for the few that are looked at closely.
+// A search result with its memory by category, for the few results that the page shows in detail.
 Json full_point(const plan::PlanProblem& problem, const plan::RankedChoice& one) {
   Json json = point(problem, one);
   const plan::Estimate estimate = problem.estimate_at(one.choice);
@@ -95,17 +98,18 @@ Json full_point(const plan::PlanProblem& problem, const plan::RankedChoice& one)
   return json;
 }
 
-std::string timeline_of(const Planned& planned, const plan::PlanProblem& problem, const plan::RankedChoice& best) {
+std::string timeline_of(const ResolvedPlan& planned, const plan::PlanProblem& problem, const plan::RankedChoice& best) {
   const plan::Policy policy = problem.policy_at(best.choice);
   const plan::Cluster& cluster = problem.cluster_at(best.choice);
-  if (policy.num_micro_batches() * policy.pp * policy.interleave * 2 > kMostActions)
+  if (policy.num_micro_batches() * policy.pp * policy.interleave * 2 > kMaxActions)
     return "{\"error\":\"too many micro-batches to draw; espalier plan simulate --trace writes them for Perfetto\"}";
   try {
     Json trace;
-    plan::simulate_step(plan::is_own(cluster, policy) ? plan::own_step(planned.shape, cluster, policy)
-                                                      : plan::step_input(planned.shape, cluster, policy),
+    plan::simulate_step(plan::uses_calibrated_rates(cluster, policy)
+                            ? plan::espalier_step_input(planned.shape, cluster, policy)
+                            : plan::step_input(planned.shape, cluster, policy),
                         &trace);
-    return dash::window_of(dash::parse_trace(trace.dump()), -1e300, 1e300, 4000);
+    return dash::window_json(dash::parse_trace(trace.dump()), -1e300, 1e300, 4000);
   } catch (const UsageError& error) {
     return dumped({{"error", error.what()}});
   }
@@ -113,10 +117,11 @@ std::string timeline_of(const Planned& planned, const plan::PlanProblem& problem
 
 std::string search(const dash::Request& request) {
   const PlanInputs inputs = inputs_of(request);
-  const Planned planned = read_plan_inputs(inputs);
-  plan::Space space = plan::whole_space(planned.shape, planned.cluster, planned.policy, {planned.cluster.size()});
+  const ResolvedPlan planned = read_plan_inputs(inputs);
+  plan::SearchSpace space =
+      plan::full_search_space(planned.shape, planned.cluster, planned.policy, {planned.cluster.size()});
   if (request.parameter("space") != "whole")
-    for (const char* axis : kUsual) plan::narrow(space, axis);
+    for (const char* axis : kDefaultSpace) plan::restrict_axis(space, axis);
   const plan::PlanProblem problem(planned.shape, planned.cluster, space, plan::objective("time"));
   plan::SearchOptions options;
   options.top = kTop;
@@ -142,16 +147,20 @@ std::string search(const dash::Request& request) {
                {"top", Json::array()}};
   if (!result.found()) {
     const plan::NearestMiss miss = plan::nearest_miss(problem);
-    json["error"] = miss.any
-                        ? fmt::format("no layout fits: the one that needs least memory, {}, needs {} per processor",
-                                      problem.text_of(miss.choice), plan::gigabytes(miss.memory_bytes))
-                        : "no layout is valid; try a batch or a number of processors with more divisors";
+    json["error"] = miss.found ? fmt::format("no layout fits: the smallest, {}, needs {} per device",
+                                             problem.text_of(miss.choice), plan::gigabytes(miss.memory_bytes))
+                               : "no layout is valid; try a batch size or a number of devices with more divisors";
     return dumped(json);
   }
   json["capacity"] = problem.capacity(result.best().choice);
   for (const plan::RankedChoice& one : result.seen) json["points"].push_back(point(problem, one));
   for (const plan::RankedChoice& one : result.front) json["front"].push_back(full_point(problem, one));
-  for (const plan::RankedChoice& one : result.top) json["top"].push_back(full_point(problem, one));
+  const std::vector<bool> ties = plan::find_ties(problem, result);
+  for (size_t i = 0; i < result.top.size(); ++i) {
+    json["top"].push_back(full_point(problem, result.top[i]));
+    json["top"].back()["tie"] = static_cast<bool>(ties[i]);
+  }
+  if (ties.size() > 1) json["ties"] = plan::describe_ties(problem, result);
   json["explain"] = plan::to_json(plan::explain(problem, result.best().choice));
   json["stages"] = Json::array();
   const plan::Policy policy = problem.policy_at(result.best().choice);

@@ -1,4 +1,4 @@
-// espalier doctor: what this machine has and what is wrong with it, one line each with what to do about it.
+// espalier doctor: checks this machine and prints one line per check, with advice.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -33,87 +33,88 @@
 namespace esp::app {
 namespace {
 
-// good: there and well. absent: optional and not there. care: works, could be better. broken: needed and not working.
+// good: works. absent: optional and not installed. care: works, but could be better. broken: required, but does not
+// work.
 enum class State { good, absent, care, broken };
 constexpr std::string_view kStateNames[] = {"good", "absent", "care", "broken"};
 
-struct Finding {
+struct CheckResult {
   State state;
   std::string name, text, advice;
 };
 
-Finding check_cores(const device::CpuTopology& topology) {
+CheckResult check_cores(const device::CpuTopology& topology) {
   std::string text =
-      fmt::format("{}{}{} allowed", topology.model, topology.model.empty() ? "" : ", ", topology.cores.size());
-  if (topology.quota_cores > 0) text += fmt::format(", control group gives {:.1f}", topology.quota_cores);
+      fmt::format("{}{}{} cores allowed", topology.model, topology.model.empty() ? "" : ", ", topology.cores.size());
+  if (topology.quota_cores > 0) text += fmt::format(", control group limits them to {:.1f}", topology.quota_cores);
   if (topology.quota_cores > 0 && topology.quota_cores < static_cast<double>(topology.cores.size()))
     return {State::care, "cores", text,
             "ranks beyond the quota are throttled: use at most that many, or raise cpu.max"};
   return {State::good, "cores", text, ""};
 }
 
-Finding check_features() {
+CheckResult check_features() {
   std::vector<std::string> features = cpu_features();
   bool avx2 = std::find(features.begin(), features.end(), "avx2") != features.end();
   return {avx2 ? State::good : State::care, "instructions", fmt::format("{}", fmt::join(features, " ")),
           avx2 ? "" : "reductions run without AVX2, several times slower"};
 }
 
-// Measured again at every call: a run's mfu is held against the larger of this and what was measured before.
-Finding check_arithmetic(const device::CpuTopology& topology) {
+// Measures the rate even if one is cached: the MFU of a run uses the larger of the two.
+CheckResult check_arithmetic(const device::CpuTopology& topology) {
   train::MachinePeak machine = machine_peak();
   const double rate = machine.refresh(DType::f32, topology.usable_cores);
   const std::string file = machine.path(DType::f32, topology.usable_cores);
-  const bool kept = !file.empty() && ::access(file.c_str(), R_OK) == 0;
-  return {kept ? State::good : State::care, "arithmetic",
+  const bool cached = !file.empty() && ::access(file.c_str(), R_OK) == 0;
+  return {cached ? State::good : State::care, "arithmetic",
           fmt::format("{:.0f} GFLOP/s in fp32 on {} threads{}", rate * 1e-9, topology.usable_cores,
-                      kept ? ", kept in " + cache_folder() : ""),
-          kept ? "" : "every run measures it for itself: set HOME or XDG_CACHE_HOME to a folder that can be written"};
+                      cached ? ", cached in " + cache_folder() : ""),
+          cached ? "" : "not cached, every run measures it again: set HOME or XDG_CACHE_HOME to a writable folder"};
 }
 
-Finding check_caches(const device::CpuTopology& topology) {
+CheckResult check_caches(const device::CpuTopology& topology) {
   if (topology.l1d_bytes == 0)
-    return {State::absent, "caches", "the kernel does not say", "a last cache of 16 MiB is assumed"};
+    return {State::absent, "caches", "not reported by Linux", "a last-level cache of 16 MiB is assumed"};
   return {State::good, "caches",
           fmt::format("L1 {}, L2 {}, L3 {}", human_bytes(topology.l1d_bytes), human_bytes(topology.l2_bytes),
                       human_bytes(topology.l3_bytes)),
           ""};
 }
 
-Finding check_handover(const device::CpuTopology& topology) {
-  if (topology.cores.size() < 2)
-    return {State::absent, "core hand-over", "there is one core", "only of interest with two and more"};
+CheckResult check_core_latency(const device::CpuTopology& topology) {
+  if (topology.cores.size() < 2) return {State::absent, "core-to-core latency", "only one core", "needs two cores"};
   CoreState state = probe_cores();
   if (!state.known)
-    return {State::care, "core hand-over", "the cores had no time for it", "other programs fill them: try again later"};
-  return {state.near ? State::good : State::care, "core hand-over",
+    return {State::care, "core-to-core latency", "not measured: the cores are busy",
+            "other programs use them: try again later"};
+  return {state.near ? State::good : State::care, "core-to-core latency",
           fmt::format("{:.0f} ns, {}", state.ns, state.name()),
-          state.near ? "" : "cores are far apart now (another socket or a shared host): small exchanges are slower"};
+          state.near ? "" : "the cores are far apart (another socket or a shared host): small messages are slower"};
 }
 
-Finding check_memory(const device::CpuTopology& topology) {
+CheckResult check_memory(const device::CpuTopology& topology) {
   uint64_t available = available_memory();
   std::string text = fmt::format("{} of {} available", human_bytes(available), human_bytes(topology.memory_bytes));
-  if (topology.memory_limit_bytes) text += ", control group allows " + human_bytes(topology.memory_limit_bytes);
+  if (topology.memory_limit_bytes) text += ", control group limits it to " + human_bytes(topology.memory_limit_bytes);
   bool little = available < (uint64_t{1} << 30);
   return {little ? State::care : State::good, "memory", text,
-          little ? "less than 1 GiB is free: expect the kernel to kill" : ""};
+          little ? "less than 1 GiB is free: the OOM killer of Linux may end ranks" : ""};
 }
 
-std::vector<Finding> check_gpus() {
+std::vector<CheckResult> check_gpus() {
   const device::GpuSurvey survey = device::survey_gpus();
   if (survey.gpus.empty()) return {{State::absent, "cuda", survey.problem, "only needed for run.device = \"cuda\""}};
-  std::vector<Finding> all;
+  std::vector<CheckResult> all;
   for (const device::GpuInfo& gpu : survey.gpus)
     all.push_back(
         {gpu.major == 9 ? State::good : State::care, fmt::format("cuda:{}", gpu.index),
          fmt::format("{}, {}, compute capability {}.{}, driver for CUDA {}.{}", gpu.name, human_bytes(gpu.memory_bytes),
                      gpu.major, gpu.minor, survey.driver / 1000, survey.driver % 1000 / 10),
-         gpu.major == 9 ? "" : "this build has code for compute capability 9.0"});
+         gpu.major == 9 ? "" : "this build requires compute capability 9.0"});
   return all;
 }
 
-Finding check_shared_memory() {
+CheckResult check_shared_memory() {
   struct statvfs status {};
   if (::statvfs("/dev/shm", &status) != 0)
     return {State::broken, "shared memory", "/dev/shm: " + errno_text(errno), "mount a tmpfs on /dev/shm"};
@@ -126,12 +127,12 @@ Finding check_shared_memory() {
   ::unlink(name.c_str());
   if (free < (uint64_t{256} << 20))
     return {State::care, "shared memory", text,
-            "below 256 MiB ranks run out: docker run --shm-size=2g, or remount it larger"};
+            "at least 256 MiB is recommended: docker run --shm-size=2g, or remount it larger"};
   return {State::good, "shared memory", text, ""};
 }
 
-// Really opens a connection: firewalls and namespaces without a loopback are found here, not at hour nine.
-Finding check_loopback() {
+// Opens a real connection, so that it detects firewalls and network namespaces without loopback.
+CheckResult check_loopback() {
   net::Socket listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
       caller(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -146,19 +147,19 @@ Finding check_loopback() {
   return {State::good, "loopback", "TCP to 127.0.0.1 works", ""};
 }
 
-Finding check_congestion() {
+CheckResult check_congestion() {
   std::string now = first_line("/proc/sys/net/ipv4/tcp_congestion_control");
   if (now.empty())
-    return {State::absent, "congestion control", "the kernel does not say", "sockets keep what it chose"};
+    return {State::absent, "congestion control", "not reported by Linux", "sockets keep the default of the system"};
   if (now != "bbr") return {State::good, "congestion control", now, ""};
   net::Socket probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   bool settable = ::setsockopt(probe.fd(), IPPROTO_TCP, TCP_CONGESTION, "reno", 4) == 0;
   return {State::care, "congestion control", now + (settable ? ", reno can be set per socket" : ""),
-          settable ? "bbr paces fast links; espalier asks for reno on its own sockets"
-                   : "bbr paces fast links: sysctl net.ipv4.tcp_allowed_congestion_control=\"bbr reno cubic\""};
+          settable ? "bbr slows down fast links; espalier sets reno on its sockets"
+                   : "bbr slows down fast links: sysctl net.ipv4.tcp_allowed_congestion_control=\"bbr reno cubic\""};
 }
 
-Finding check_limits() {
+CheckResult check_limits() {
   rlimit files{}, processes{}, locked{};
   ::getrlimit(RLIMIT_NOFILE, &files);
   ::getrlimit(RLIMIT_NPROC, &processes);
@@ -171,21 +172,22 @@ Finding check_limits() {
   return {State::good, "limits", text, ""};
 }
 
-Finding check_copying() {
+CheckResult check_copying() {
   std::string scope = first_line("/proc/sys/kernel/yama/ptrace_scope");
   if (scope.empty() || scope == "0") return {State::good, "cross-process copies", "allowed", ""};
   return {State::care, "cross-process copies", "restricted (ptrace_scope " + scope + ")",
-          "one copy per hop needs them between ranks: sysctl kernel.yama.ptrace_scope=0, or use registered buffers"};
+          "transfers with a single copy need them: sysctl kernel.yama.ptrace_scope=0, or use registered buffers"};
 }
 
-Finding library(const std::string& name, const std::optional<SeenLibrary>& seen, const std::string& advice) {
-  if (!seen) return {State::absent, name, "not found", advice};
-  return {State::good, name, seen->version, ""};
+CheckResult check_library(const std::string& name, const std::optional<DetectedLibrary>& detected,
+                          const std::string& advice) {
+  if (!detected) return {State::absent, name, "not found", advice};
+  return {State::good, name, detected->version, ""};
 }
 
-// Where net/mpi looks for them first: beside the binary, or in the library folder next to it.
-Finding check_plugins() {
-  std::string own = own_path();
+// Searches for plugins where net/mpi searches first: beside the binary, or in the library folder next to it.
+CheckResult check_plugins() {
+  std::string own = executable_path();
   std::string folder = own.substr(0, own.rfind('/'));
   std::vector<std::string> found;
   for (const char* flavour : {"openmpi", "mpich"})
@@ -196,46 +198,53 @@ Finding check_plugins() {
       }
   if (!found.empty()) return {State::good, "MPI plug-ins", fmt::format("{}", fmt::join(found, " ")), ""};
   return {State::absent, "MPI plug-ins", "none built",
-          "apt-get install libopenmpi-dev or libmpich-dev, then build again, to let an MPI carry the traffic"};
+          "apt-get install libopenmpi-dev or libmpich-dev, then build again, to use MPI as transport"};
 }
 
-void check_accelerators(std::vector<Finding>& findings) {
-  std::optional<Cuda> cuda = see_cuda();
+void check_accelerators(std::vector<CheckResult>& findings) {
+  std::optional<CudaDriver> cuda = detect_cuda();
   if (!cuda) {
     findings.push_back(
         {State::absent, "GPU driver", "no driver found", "CPU only; install NVIDIA's driver to use a GPU"});
   } else if (cuda->gpus.empty()) {
-    findings.push_back({State::care, "GPU driver", "driver " + cuda->driver + ", no GPU answers",
+    findings.push_back({State::care, "GPU driver", "driver " + cuda->driver + ", no GPU found",
                         "check nvidia-smi and CUDA_VISIBLE_DEVICES"});
   } else {
     findings.push_back(
         {State::good, "GPU driver", fmt::format("driver {}, {}", cuda->driver, fmt::join(cuda->gpus, ", ")), ""});
   }
-  findings.push_back(library("NCCL", see_nccl(), "only needed for GPUs"));
+  findings.push_back(check_library("NCCL", detect_nccl(), "only needed for GPUs"));
 }
 
-std::vector<Finding> examine() {
+std::vector<CheckResult> run_checks() {
   device::CpuTopology topology = device::read_topology();
-  std::vector<Finding> findings = {check_cores(topology),  check_features(),         check_arithmetic(topology),
-                                   check_caches(topology), check_handover(topology), check_memory(topology),
-                                   check_shared_memory(),  check_loopback(),         check_congestion(),
-                                   check_limits(),         check_copying()};
+  std::vector<CheckResult> findings = {check_cores(topology),
+                                       check_features(),
+                                       check_arithmetic(topology),
+                                       check_caches(topology),
+                                       check_core_latency(topology),
+                                       check_memory(topology),
+                                       check_shared_memory(),
+                                       check_loopback(),
+                                       check_congestion(),
+                                       check_limits(),
+                                       check_copying()};
   std::vector<std::string_view> names;
   for (const net::TransportRow& row : net::transports()) names.push_back(row.name);
   findings.push_back(
       {names.empty() ? State::broken : State::good, "transports", fmt::format("{}", fmt::join(names, " ")), ""});
   findings.push_back(check_plugins());
+  findings.push_back(check_library("Open MPI", detect_open_mpi(),
+                                   "apt-get install openmpi-bin to use it as transport or to compare with it"));
   findings.push_back(
-      library("Open MPI", see_open_mpi(), "apt-get install openmpi-bin to carry traffic over it or compare with it"));
-  findings.push_back(
-      library("MPICH", see_mpich(), "apt-get install mpich to carry traffic over it or compare with it"));
+      check_library("MPICH", detect_mpich(), "apt-get install mpich to use it as transport or to compare with it"));
   std::vector<std::string> baselines = built_baselines();
   findings.push_back(
       {baselines.empty() ? State::absent : State::good, "bench peers",
        baselines.empty() ? "none built" : fmt::format("{}", fmt::join(baselines, " ")),
        baselines.empty() ? "apt-get install libopenmpi-dev libmpich-dev libgloo-dev, then build again" : ""});
   check_accelerators(findings);
-  for (Finding& finding : check_gpus()) findings.push_back(std::move(finding));
+  for (CheckResult& finding : check_gpus()) findings.push_back(std::move(finding));
   return findings;
 }
 
@@ -244,12 +253,12 @@ struct DoctorOptions {
 };
 
 int run_doctor(const DoctorOptions& options) {
-  std::vector<Finding> findings = examine();
+  std::vector<CheckResult> findings = run_checks();
   bool broken = false;
-  for (const Finding& finding : findings) broken |= finding.state == State::broken;
+  for (const CheckResult& finding : findings) broken |= finding.state == State::broken;
   if (options.json) {
     Json out = {{"version", version_number()}, {"healthy", !broken}, {"findings", Json::array()}};
-    for (const Finding& f : findings)
+    for (const CheckResult& f : findings)
       out["findings"].push_back({{"name", f.name},
                                  {"state", kStateNames[static_cast<int>(f.state)]},
                                  {"text", f.text},
@@ -257,26 +266,26 @@ int run_doctor(const DoctorOptions& options) {
     fmt::print("{}\n", out.dump(2));
   } else {
     Style style(stdout);
-    for (const Finding& f : findings) {
+    for (const CheckResult& f : findings) {
       std::string mark = f.state == State::good     ? style.green("✓")
                          : f.state == State::care   ? style.yellow("!")
                          : f.state == State::absent ? style.dim("✗")
                                                     : style.red("✗");
       fmt::print("{} {:<21}{}\n", mark, f.name, f.text);
       if (!f.advice.empty())
-        fmt::print("  {:<21}{}\n", "", style.dim((f.state == State::broken ? "needed: " : "") + f.advice));
+        fmt::print("  {:<21}{}\n", "", style.dim((f.state == State::broken ? "required: " : "") + f.advice));
     }
-    if (broken) fmt::print("{}\n", style.red("Something needed is broken."));
+    if (broken) fmt::print("{}\n", style.red("A required check failed."));
   }
   return static_cast<int>(broken ? ExitCode::usage : ExitCode::done);
 }
 
 }  // namespace
 
-void define_doctor(const Arguments& app, Chosen& chosen) {
-  auto options = keep<DoctorOptions>(app, chosen, run_doctor);
-  app.add_flag("--json", options->json, "print one JSON object instead");
-  app.footer("✓ fine   ! works, could be better   ✗ not there. Exit code 2 when something needed is broken.");
+void define_doctor(const Arguments& app, SelectedCommand& chosen) {
+  auto options = bind_options<DoctorOptions>(app, chosen, run_doctor);
+  app.add_flag("--json", options->json, "print JSON");
+  app.footer("✓ works   ! works, could be better   ✗ missing. Exit code 2 if a required check failed.");
 }
 
 }  // namespace esp::app

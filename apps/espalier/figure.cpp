@@ -13,7 +13,7 @@ struct Unit {
   double scale;
 };
 
-// Behind a space, as in "4096 B"; the suffixes below stand right behind the digits, as in "175B".
+// A space precedes these units, as in "4096 B". The suffixes below follow the digits directly, as in "175B".
 constexpr Unit kUnits[] = {
     {"B", "bytes", 1},
     {"KB", "bytes", 1e3},
@@ -52,7 +52,8 @@ std::string_view without_spaces(std::string_view text) {
   return text;
 }
 
-// Takes "1,234.5e-6" off the front; `decimals` is the place of its last digit.
+// Parses a number such as "1,234.5e-6" at the start of `text` and removes it. `decimals` is the position of its last
+// digit.
 std::optional<double> take_number(std::string_view& text, int& decimals) {
   std::string digits;
   size_t at = 0;
@@ -118,8 +119,8 @@ std::optional<Figure> parse_figure(std::string_view text) {
   return figure;
 }
 
-bool agrees(const Figure& printed, const Figure& ours, double tolerance) {
-  constexpr double kOfRounding = 1 + 1e-9;  // a figure that lies on the edge of its printed digits
+bool figures_match(const Figure& printed, const Figure& ours, double tolerance) {
+  constexpr double kOfRounding = 1 + 1e-9;  // tolerance for values at the edge of the printed digits
   return printed.quantity == ours.quantity &&
          std::abs(ours.value - printed.value) <= kOfRounding * (printed.rounding + tolerance * std::abs(printed.value));
 }

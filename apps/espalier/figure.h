@@ -1,4 +1,5 @@
-// Figures as tables print them: "31.4 GB", "175B", "> 400 TFLOPS", "$5M", "30 days on 800 A100", "174,604,259,328".
+// Parses figures as printed in tables: "31.4 GB", "175B", "> 400 TFLOPS", "$5M", "30 days on 800 A100",
+// "174,604,259,328".
 #pragma once
 
 #include <optional>
@@ -12,10 +13,13 @@ struct Figure {
   std::string_view quantity;  // "bytes", "time" …; empty: a plain count
 };
 
-// The figure at the start of `text`. nullopt: `text` is words or a formula ("2Φ + 14Φ/N", "20 a parameter").
+// Parses the figure at the start of `text`. nullopt: not a plain figure, for example a formula ("2Φ + 14Φ/N") or a
+// ratio
+// ("20 a parameter").
 std::optional<Figure> parse_figure(std::string_view text);
 
-// Whether `ours` is the printed figure, within its printed digits or the relative tolerance. False for two quantities.
-bool agrees(const Figure& printed, const Figure& ours, double tolerance = 0);
+// Whether the computed figure equals the printed one, within its printed digits or within the relative tolerance. False
+// if their quantities differ.
+bool figures_match(const Figure& printed, const Figure& ours, double tolerance = 0);
 
 }  // namespace esp::app

@@ -5,7 +5,7 @@
 namespace esp::app {
 namespace {
 
-TEST(Figure, ReadsNumbersWithTheirUnits) {
+TEST(Figure, ParsesNumbersWithUnits) {
   struct Case {
     const char* text;
     double value, rounding;
@@ -34,16 +34,16 @@ TEST(Figure, ReadsNumbersWithTheirUnits) {
   }
 }
 
-TEST(Figure, LeavesFormulasAndWordsAlone) {
+TEST(Figure, RejectsFormulasAndText) {
   for (const char* text :
        {"", "?", "2Φ + 14Φ/N", "4 + 4 + 4", "2(N−1)", "1/τ", "(K−1)·N/B", "20 a parameter", "2[4Φ + …) bytes",
         "diverges", "n", "34sbh + 5abs²", "4 ranks, all chunks", "4/3 at most", "1 when balanced"})
     EXPECT_FALSE(parse_figure(text)) << text;
 }
 
-TEST(Figure, AgreesWithinThePrintedDigitsOrTheTolerance) {
+TEST(Figure, MatchesWithinPrintedDigitsOrTolerance) {
   const auto same = [](const char* printed, const char* ours, double tolerance = 0) {
-    return agrees(*parse_figure(printed), *parse_figure(ours), tolerance);
+    return figures_match(*parse_figure(printed), *parse_figure(ours), tolerance);
   };
   EXPECT_TRUE(same("175B", "174,604,259,328"));
   EXPECT_TRUE(same("400 Gb/s", "50 GB/s"));
@@ -51,7 +51,7 @@ TEST(Figure, AgreesWithinThePrintedDigitsOrTheTolerance) {
   EXPECT_FALSE(same("0.44", "0.4347"));
   EXPECT_TRUE(same("0.44", "0.4347", 0.01));
   EXPECT_FALSE(same("3.5 GB", "14 GB"));
-  EXPECT_FALSE(same("93.99 %", "0.94"));  // a share and a plain number
+  EXPECT_FALSE(same("93.99 %", "0.94"));  // a percentage is not equal to a plain number
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The flight recorders of a run: flight/rank-K.flight in its folder, which outlive their ranks however they end. Those
-// of the start before are kept as rank-K.previous.flight.
+// Flight recorder files of a run: flight/rank-K.flight in the run's folder. They remain after the processes, even after
+// a crash. The files of the previous start are kept as rank-K.previous.flight.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@
 
 namespace esp::app {
 
-// In memory only, with a warning, where the folder cannot be written to: that alone must not end a run.
+// If the folder is not writable, warns and records in memory: a missing flight file must not end a run.
 std::shared_ptr<obs::FlightRecorder> open_flight_recorder(const std::string& run_folder, int rank, int world,
                                                           const Log& log);
 
-// Paths by rank. IoError when there are none.
+// Paths of the files, in the order of ranks. IoError: there are no files.
 std::vector<std::string> flight_files(const std::string& run_folder, bool previous);
 
 }  // namespace esp::app

@@ -1,4 +1,5 @@
-// espalier generate: samples text. espalier eval: how well a model predicts one. Data go to stdout.
+// espalier generate: samples text. espalier eval: computes loss and perplexity of a text. Both write their data to
+// stdout.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -14,10 +15,10 @@
 #include "apps/espalier/output_file.h"
 #include "apps/espalier/terminal.h"
 #include "esp/base/error.h"
-#include "esp/data/content.h"
+#include "esp/data/content_type.h"
 #include "esp/data/inputs.h"
 #include "esp/data/records.h"
-#include "esp/train/feed.h"
+#include "esp/train/data_pipeline.h"
 #include "esp/train/sampling.h"
 
 namespace esp::app {
@@ -33,28 +34,28 @@ struct GenerateOptions {
   train::SamplingOptions sampling;
 };
 
-std::unique_ptr<train::LoadedModel> open_model(const std::string& path, int threads, const std::string& device) {
+std::unique_ptr<train::TrainedModel> open_model(const std::string& path, int threads, const std::string& device) {
   auto loaded = train::load_model(path, {threads, {}, device});
-  for (const std::string& one : loaded->passed_over) make_log().warn("passed over checkpoint {}", one);
-  if (!loaded->unknown.empty())
-    make_log().warn("{}: left out {} tensors unknown to this {}: {}", path, loaded->unknown.size(),
-                    loaded->config.model.arch, fmt::join(loaded->unknown, ", "));
+  for (const std::string& one : loaded->skipped_checkpoints) make_log().warn("skipped checkpoint {}", one);
+  if (!loaded->unused_tensors.empty())
+    make_log().warn("{}: ignored {} tensors that a {} model does not use: {}", path, loaded->unused_tensors.size(),
+                    loaded->config.model.arch, fmt::join(loaded->unused_tensors, ", "));
   return loaded;
 }
 
 int run_generate(const GenerateOptions& options) {
   auto loaded = open_model(options.checkpoint, options.threads, options.device);
-  std::vector<int32_t> text = data::encode_with_template(train::tokenizer_of(*loaded), options.prompt);
+  std::vector<int32_t> text = data::encode_with_template(train::require_tokenizer(*loaded), options.prompt);
   std::fputs(options.prompt.c_str(), stdout);
-  if (loaded->model->has_encoder()) std::fputc('\n', stdout);  // what follows answers it
-  // A character may take several tokens: what is complete is printed, the rest waits.
+  if (loaded->model->has_encoder()) std::fputc('\n', stdout);  // separates the prompt from the decoder's output
+  // A character may consist of several tokens. Only complete characters are printed; the rest waits for more tokens.
   std::vector<int32_t> all;
   size_t printed = 0;
   const auto print = [&](bool last) {
-    std::string said = loaded->tokenizer->decode(all);
-    size_t end = said.size();
-    while (!last && end > printed && (static_cast<unsigned char>(said[end - 1]) & 0x80)) --end;
-    std::fwrite(said.data() + printed, 1, end - printed, stdout);
+    std::string text_so_far = loaded->tokenizer->decode(all);
+    size_t end = text_so_far.size();
+    while (!last && end > printed && (static_cast<unsigned char>(text_so_far[end - 1]) & 0x80)) --end;
+    std::fwrite(text_so_far.data() + printed, 1, end - printed, stdout);
     std::fflush(stdout);
     printed = end;
   };
@@ -74,9 +75,9 @@ struct EvalOptions {
   std::string device = "cpu";
 };
 
-// Token ids that are evaluated by themselves: a line of --ids, a record or all of --text.
+// One sequence of token ids to evaluate. It comes from a line of --ids, from a record, or from the whole --text.
 struct Sequence {
-  std::string where;  // "FILE, line 3"
+  std::string where;  // source for messages: "FILE, line 3"
   std::vector<int32_t> ids;
 };
 
@@ -96,9 +97,8 @@ std::vector<int32_t> parse_ids(std::string_view line, const std::string& where) 
     int32_t id = 0;
     const auto [end, error] = std::from_chars(line.data() + begin, line.data() + at, id);
     if (error != std::errc() || end != line.data() + at)
-      throw IoError(
-          fmt::format("{}: got \"{}\"; expected token ids in decimal with spaces between, one sequence per line", where,
-                      line.substr(begin, std::min<size_t>(at - begin, 40))));
+      throw IoError(fmt::format("{}: got \"{}\"; expected decimal token ids separated by spaces, one sequence per line",
+                                where, line.substr(begin, std::min<size_t>(at - begin, 40))));
     ids.push_back(id);
   }
   return ids;
@@ -119,34 +119,35 @@ std::vector<Sequence> read_ids(const std::string& path) {
   return sequences;
 }
 
-// Rows of a masked or span-corrupted text bring their special tokens themselves.
-std::vector<int32_t> encode_text(const train::LoadedModel& loaded, std::string_view text) {
-  const data::Tokenizer& tokenizer = train::tokenizer_of(loaded);
+// Adds special tokens only for next-token models. Masked and span-corrupted rows get theirs when they are built.
+std::vector<int32_t> encode_text(const train::TrainedModel& loaded, std::string_view text) {
+  const data::Tokenizer& tokenizer = train::require_tokenizer(loaded);
   const bool whole = train::objective_name(loaded.config) == "next_token";
   return whole ? data::encode_with_template(tokenizer, text) : data::encode(tokenizer, text);
 }
 
-// The texts of a file of records, each by itself.
-std::vector<Sequence> read_records(const data::Input& input, const train::LoadedModel& loaded) {
+// Reads a file of records; each record is one sequence.
+std::vector<Sequence> read_records(const data::Input& input, const train::TrainedModel& loaded) {
   const auto records = data::open_records(input, {loaded.config.data.text_key}, kMaxTextBytes);
   std::vector<Sequence> sequences;
   for (size_t bytes = 0; records->next();) {
     const std::string& text = records->text(0);
     if ((bytes += text.size()) > kMaxTextBytes)
-      throw IoError(
-          fmt::format("{}: got more than {} bytes of text; expected at most that", input.path, kMaxTextBytes));
-    sequences.push_back({records->where(), encode_text(loaded, text)});
+      throw IoError(fmt::format("{}: got more than {} bytes of text, the limit. Evaluate a smaller file", input.path,
+                                kMaxTextBytes));
+    sequences.push_back({records->location(), encode_text(loaded, text)});
   }
-  if (sequences.empty()) throw IoError(fmt::format("{}: got no records; expected some with a text", input.path));
+  if (sequences.empty())
+    throw IoError(fmt::format("{}: got no records; expected at least one record with text", input.path));
   return sequences;
 }
 
-std::vector<Sequence> read_texts(const std::string& path, const train::LoadedModel& loaded) {
+std::vector<Sequence> read_texts(const std::string& path, const train::TrainedModel& loaded) {
   std::error_code error;
   if (std::filesystem::is_regular_file(path, error)) {
     const data::Input input = data::find_inputs({path}, "auto", make_log()).front();
     if (!data::holds_text(input.kind))
-      throw IoError(fmt::format("{}: got a file of token ids; expected text. --ids takes ids in decimal", path));
+      throw IoError(fmt::format("{}: got a file of token ids; expected text. For decimal ids use --ids", path));
     if (input.kind != data::InputKind::text) return read_records(input, loaded);
   }
   std::string text = data::read_text_file(path, kMaxTextBytes);
@@ -157,15 +158,17 @@ std::vector<Sequence> read_texts(const std::string& path, const train::LoadedMod
 void check_sequence(const Sequence& sequence, int64_t vocab) {
   for (int32_t id : sequence.ids)
     if (id < 0 || id >= vocab)
-      throw IoError(fmt::format("{}: got the token id {}; expected 0 to {}, the model's vocabulary", sequence.where, id,
-                                vocab - 1));
+      throw IoError(fmt::format("{}: got the token id {}; expected 0 to {}, the ids of the model's vocabulary",
+                                sequence.where, id, vocab - 1));
   if (sequence.ids.size() < 2)
-    throw IoError(fmt::format("{}: got {} token{}; expected at least 2, of which the second is predicted",
+    throw IoError(fmt::format("{}: got {} token{}; expected at least 2, because the first token is not predicted",
                               sequence.where, sequence.ids.size(), sequence.ids.size() == 1 ? "" : "s"));
 }
 
 int run_eval(const EvalOptions& options) {
-  if (options.text.empty() == options.ids.empty()) throw UsageError("give either --text FILE or --ids FILE");
+  if (options.text.empty() == options.ids.empty())
+    throw UsageError(fmt::format("eval: got {}; expected exactly one of --text FILE and --ids FILE",
+                                 options.text.empty() ? "neither --text nor --ids" : "both --text and --ids"));
   auto loaded = open_model(options.checkpoint, options.threads, options.device);
   const std::vector<Sequence> sequences =
       options.text.empty() ? read_ids(options.ids) : read_texts(options.text, *loaded);
@@ -178,8 +181,10 @@ int run_eval(const EvalOptions& options) {
     rows.push_back({{"loss", one.loss}, {"tokens", one.token_losses.size()}});
   }
   if (losses.empty())
-    throw IoError(fmt::format("{}: got no text as long as model.seq_len = {}; expected one, in which tokens are hidden",
-                              options.text.empty() ? options.ids : options.text, loaded->config.model.seq_len));
+    throw IoError(
+        fmt::format("{}: got only texts shorter than model.seq_len = {}; expected at least one of that "
+                    "length, to mask tokens in it",
+                    options.text.empty() ? options.ids : options.text, loaded->config.model.seq_len));
   const double loss = std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
   const std::string objective = train::objective_name(loaded->config);
   fmt::print("loss {:.6f}  perplexity {:.4f}  tokens {}{}{}\n", loss, std::exp(loss), losses.size(),
@@ -196,34 +201,39 @@ int run_eval(const EvalOptions& options) {
 
 }  // namespace
 
-void define_generate(const Arguments& app, Chosen& chosen) {
-  auto o = keep<GenerateOptions>(app, chosen, run_generate);
+void define_generate(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<GenerateOptions>(app, chosen, run_generate);
   app.add_option("--checkpoint", o->checkpoint, "a checkpoint, a run folder or a Hugging Face folder")
       .required()
       .type_name("DIR");
-  app.add_option("--prompt", o->prompt, "what the text begins with");
-  app.add_option("--tokens", o->tokens, "how many to add").show_default().non_negative();
-  app.add_option("--temperature", o->sampling.temperature, "0: always the likeliest").show_default().non_negative();
-  app.add_option("--top-k", o->sampling.top_k, "only the K likeliest; 0: all").show_default().non_negative();
-  app.add_option("--top-p", o->sampling.top_p, "only the likeliest that reach this probability")
+  app.add_option("--prompt", o->prompt, "beginning of the text");
+  app.add_option("--tokens", o->tokens, "number of tokens to generate").show_default().non_negative();
+  app.add_option("--temperature", o->sampling.temperature, "sampling temperature; 0: greedy")
+      .show_default()
+      .non_negative();
+  app.add_option("--top-k", o->sampling.top_k, "sample from the K most likely tokens; 0: all")
+      .show_default()
+      .non_negative();
+  app.add_option("--top-p", o->sampling.top_p, "sample from the most likely tokens with this total probability")
       .show_default()
       .within(0.0, 1.0);
-  app.add_option("--seed", o->sampling.seed, "of the choices").show_default();
-  app.add_option("--threads", o->threads, "0: the cores there are").show_default().non_negative();
-  app.add_option("--device", o->device, "cpu or cuda").show_default();
+  app.add_option("--seed", o->sampling.seed, "random seed").show_default();
+  app.add_option("--threads", o->threads, "compute threads; 0: all cores").show_default().non_negative();
+  app.add_option("--device", o->device, "device to compute on: cpu or cuda").show_default();
 }
 
-void define_eval(const Arguments& app, Chosen& chosen) {
-  auto o = keep<EvalOptions>(app, chosen, run_eval);
+void define_eval(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<EvalOptions>(app, chosen, run_eval);
   app.add_option("--checkpoint", o->checkpoint, "a checkpoint, a run folder or a Hugging Face folder")
       .required()
       .type_name("DIR");
   app.add_option("--text", o->text, "text, or records of texts (jsonl, JSON, CSV, TSV); also .gz and .zst")
       .type_name("FILE");
   app.add_option("--ids", o->ids, "a file of token ids, one sequence per line").type_name("FILE");
-  app.add_option("--json", o->json, "loss, perplexity, tokens, objective, rows, token_losses").type_name("FILE");
-  app.add_option("--threads", o->threads, "0: the cores there are").show_default().non_negative();
-  app.add_option("--device", o->device, "cpu or cuda").show_default();
+  app.add_option("--json", o->json, "write loss, perplexity, tokens, objective, rows and token_losses as JSON")
+      .type_name("FILE");
+  app.add_option("--threads", o->threads, "compute threads; 0: all cores").show_default().non_negative();
+  app.add_option("--device", o->device, "device to compute on: cpu or cuda").show_default();
 }
 
 }  // namespace esp::app

@@ -1,4 +1,4 @@
-// espalier lab: experiments from the lectures on real runs. Without a name it lists them, with --all it runs all.
+// espalier lab: runs the experiments of the lectures. Without a name it lists them; --all runs all of them.
 #include <fmt/format.h>
 
 #include "apps/espalier/command.h"
@@ -20,25 +20,25 @@ int list_experiments() {
 
 }  // namespace
 
-void define_lab(const Arguments& app, Chosen& chosen) {
+void define_lab(const Arguments& app, SelectedCommand& chosen) {
   std::vector<Command> rows;
   for (const Chapter& chapter : chapters())
     for (const Experiment& one : chapter.experiments) rows.push_back(one.command);
   define_commands(app, rows, chosen);
   app.require_subcommand(0, 1);
   auto o = std::make_shared<AllLabs>();
-  app.add_flag("--all", o->wanted, "run all of them and write a report: --out DIR/index.html");
-  app.add_option("--only", o->only, "with --all: these alone").delimiter(',').type_name("NAME,NAME");
+  app.add_flag("--all", o->run_all, "run all labs and write a report: --out DIR/index.html");
+  app.add_option("--only", o->only, "with --all: only these labs").delimiter(',').type_name("NAME,NAME");
   app.add_option("--out", o->out, "with --all: folder of the report [lab]").type_name("DIR");
   app.callback([app, &chosen, o] {
     if (app.has_chosen_subcommand()) {
-      if (o->wanted || !o->only.empty() || !o->out.empty())
-        throw UsageError("lab: --all, --only and --out before a name. Remove the name, or move --out behind it.");
+      if (o->run_all || !o->only.empty() || !o->out.empty())
+        throw UsageError("lab: got --all, --only or --out before a lab's name. Remove the name, or put --out after it");
       return;
     }
-    if (!o->wanted && (!o->only.empty() || !o->out.empty()))
-      throw UsageError("lab: --only and --out need --all, or a place behind the name of a lab");
-    chosen.run = [o] { return o->wanted ? run_all_labs(*o) : list_experiments(); };
+    if (!o->run_all && (!o->only.empty() || !o->out.empty()))
+      throw UsageError("lab: got --only or --out without --all. Add --all, or put a lab's name before --out");
+    chosen.run = [o] { return o->run_all ? run_all_labs(*o) : list_experiments(); };
   });
 }
 

@@ -20,7 +20,7 @@
 namespace esp::app {
 namespace {
 
-constexpr auto kLimit = std::chrono::minutes(5);  // of one lab
+constexpr auto kLimit = std::chrono::minutes(5);  // timeout per lab
 constexpr size_t kLargest = size_t{32} << 20;
 
 std::string read_if_there(const std::string& path) {
@@ -33,21 +33,21 @@ LabResult run_one(const Experiment& lab, std::string_view chapter, const std::st
   result.chapter = chapter;
   const std::string name(lab.command.name), stem = out + "/" + name;
   for (const char* end : {".txt", ".json", ".svg", ".findings.json"}) std::filesystem::remove(stem + end);
-  Order order{{own_path(), "lab", name, "--out", out}, {{"NO_COLOR", "1"}}};
+  ChildCommand order{{executable_path(), "lab", name, "--out", out}, {{"NO_COLOR", "1"}}};
   std::istringstream words{std::string(lab.in_all)};
   for (std::string word; words >> word;) order.command.push_back(word);
   const int64_t begun = now_ns();
-  const std::vector<Ended> ended = run_together({order}, kLimit);
+  const std::vector<ChildResult> ended = run_children({order}, kLimit);
   result.seconds = static_cast<double>(now_ns() - begun) * 1e-9;
   result.exit_code = ended[0].code;
-  if (result.exit_code != 0) result.complaint = ended[0].err;
+  if (result.exit_code != 0) result.error_text = ended[0].err;
   result.text = read_if_there(stem + ".txt");
   result.svg = read_if_there(stem + ".svg");
   result.findings_json = read_if_there(stem + ".findings.json");
   return result;
 }
 
-std::vector<std::pair<const Experiment*, std::string_view>> wanted(const AllLabs& o) {
+std::vector<std::pair<const Experiment*, std::string_view>> selected_labs(const AllLabs& o) {
   std::vector<std::pair<const Experiment*, std::string_view>> all;
   std::vector<std::string_view> names;
   for (const Chapter& chapter : chapters())
@@ -62,7 +62,7 @@ std::vector<std::pair<const Experiment*, std::string_view>> wanted(const AllLabs
   return all;
 }
 
-std::string machine_words() {
+std::string describe_machine() {
   std::ifstream lines("/proc/cpuinfo");
   std::string model;
   for (std::string line; std::getline(lines, line) && model.empty();)
@@ -75,7 +75,7 @@ std::string machine_words() {
 
 int run_all_labs(const AllLabs& o) {
   const std::string out = o.out.empty() ? "lab" : o.out;
-  const auto labs = wanted(o);
+  const auto labs = selected_labs(o);
   std::error_code error;
   std::filesystem::create_directories(out, error);
   if (error) throw IoError(fmt::format("cannot create {}: {}", out, error.message()));
@@ -88,9 +88,10 @@ int run_all_labs(const AllLabs& o) {
     seconds += last.seconds;
     failed += last.exit_code != 0 ? 1 : 0;
     fmt::print("{} {:<14}{:6.1f} s{}\n", last.exit_code == 0 ? "✓" : "✗", lab->command.name, last.seconds,
-               last.exit_code == 0 ? "" : fmt::format("  exit {}: {}", last.exit_code, last.complaint));
+               last.exit_code == 0 ? "" : fmt::format("  exit {}: {}", last.exit_code, last.error_text));
     std::fflush(stdout);
-    write_file(out + "/index.html", labs_page(results, machine_words()));  // partial results can be read
+    // The page is rewritten after every lab, so that partial results can be read.
+    write_file(out + "/index.html", labs_page(results, describe_machine()));
   }
   fmt::print("{} labs in {:.0f} s, {} failed: {}/index.html\n", results.size(), seconds, failed, out);
   return static_cast<int>(failed == 0 ? ExitCode::done : ExitCode::internal);

@@ -1,4 +1,4 @@
-// espalier lab --all: every experiment in a separate process, and one page with the results.
+// espalier lab --all: runs every experiment in a separate process and writes one page with the results.
 #pragma once
 
 #include <string>
@@ -7,12 +7,12 @@
 namespace esp::app {
 
 struct AllLabs {
-  bool wanted = false;
-  std::vector<std::string> only;  // empty: all
-  std::string out;                // empty: lab
+  bool run_all = false;           // --all was given
+  std::vector<std::string> only;  // names of the labs to run; empty: all
+  std::string out;                // output folder; empty: "lab"
 };
 
-// Exit code 1 when a lab failed; the page is always written.
+// Returns exit code 1 if a lab failed. The page is written in any case.
 int run_all_labs(const AllLabs& options);
 
 }  // namespace esp::app

@@ -1,4 +1,5 @@
-// espalier lab allreduce: the lecture's comparison of all-reduce algorithms, corrected, modelled and measured.
+// espalier lab allreduce: the lecture's comparison of all-reduce algorithms, with its errors corrected. Costs are given
+// as formulas, simulated, and measured.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -24,7 +25,8 @@
 namespace esp::app {
 namespace {
 
-// α seconds per message, β seconds per byte, N ranks, S bytes. `printed` is the slide's value where it is wrong.
+// α is seconds per message, β seconds per byte, N the number of ranks, S the bytes of the buffer. `printed` is the
+// wrong text of the slide; it is empty if the slide is correct.
 struct Textbook {
   std::string_view name, rounds, traffic, cost, best_for, printed;
 };
@@ -41,22 +43,23 @@ constexpr Textbook kTextbook[] = {
 constexpr std::string_view kModelNote =
     "Model: a message of S bytes takes α + Sβ. The slide printed α + β·S/B, which counts the bandwidth twice.";
 
-struct AllReduceLab {
+struct AllReduceLabOptions {
   int nproc = 4;
   std::string min_bytes = "1K", max_bytes = "16M", transport = "auto", json, out;
   double factor = 4;
   int rounds = 3;
 };
 
-struct Line {
+// Times and traffic of one algorithm.
+struct AlgorithmTimes {
   std::string name;
-  std::vector<double> measured_us, modelled_us;  // by size; modelled is empty for auto
+  std::vector<double> measured_us, modelled_us;  // indexed by size; modelled_us is empty for the algorithm "auto"
   int rounds = 0;
-  double traffic = 0;  // most bytes sent by one rank, over S
+  double traffic = 0;  // bytes sent by the rank that sends most, divided by S
 };
 
 struct Crossover {
-  std::string first, second;  // first is faster below
+  std::string first, second;  // `first` is the faster one below the size `bytes`
   double bytes = 0;
 };
 
@@ -77,15 +80,15 @@ bool applies(const comm::AlgorithmRow& row, int size) {
 }
 
 double ask_us(BenchJob& job, const std::string& op, const std::string& algorithm, size_t bytes,
-              const CommBench& bench) {
+              const CommBenchOptions& bench) {
   bench::Request request{op, "f32", "sum", algorithm, bytes, 0, 8, batch_for(bench, bytes), 2};
-  Answer answer = job.ask(request, Deadline::after(std::chrono::seconds(60)));
+  BenchResult answer = job.execute(request, Deadline::after(std::chrono::seconds(60)));
   return median(answer.sample_us);
 }
 
-// α and β of one message while all ranks exchange at once: a pairwise all-to-all is N−1 rounds of one message per
-// direction, without reduction.
-comm::AlphaBeta fit(BenchJob& job, const std::vector<size_t>& sizes, const CommBench& bench) {
+// Fits α and β of one message while all ranks exchange at once. It times a pairwise all-to-all: N−1 rounds, each with
+// one message per direction, without reduction.
+comm::AlphaBeta fit(BenchJob& job, const std::vector<size_t>& sizes, const CommBenchOptions& bench) {
   constexpr size_t kLargest = size_t{4} << 20;
   std::vector<double> bytes, seconds;
   auto n = static_cast<size_t>(job.num_ranks());
@@ -97,15 +100,15 @@ comm::AlphaBeta fit(BenchJob& job, const std::vector<size_t>& sizes, const CommB
   return comm::fit_alpha_beta(bytes, seconds);
 }
 
-std::vector<Line> measure(BenchJob& job, const AllReduceLab& options, const std::vector<size_t>& sizes,
-                          const comm::AlphaBeta& link, const CommBench& bench) {
-  std::vector<Line> lines;
+std::vector<AlgorithmTimes> measure(BenchJob& job, const AllReduceLabOptions& options, const std::vector<size_t>& sizes,
+                                    const comm::AlphaBeta& link, const CommBenchOptions& bench) {
+  std::vector<AlgorithmTimes> lines;
   net::LinkCost cost{static_cast<int64_t>(std::llround(link.alpha * 1e12)),
                      static_cast<int64_t>(std::llround(link.beta * 1e12))};
   for (const Textbook& book : kTextbook) {
     const comm::AlgorithmRow& row = comm::find_algorithm(comm::Op::all_reduce, book.name);
     if (!applies(row, options.nproc)) continue;
-    Line line{std::string(book.name), {}, {}};
+    AlgorithmTimes line{std::string(book.name), {}, {}};
     for (size_t size : sizes) {
       comm::SimulationResult model = comm::simulate(schedules_of(row, options.nproc, size / 4), 4, cost);
       line.modelled_us.push_back(static_cast<double>(model.time_ps) * 1e-6);
@@ -128,12 +131,13 @@ std::vector<Line> measure(BenchJob& job, const AllReduceLab& options, const std:
   return lines;
 }
 
-// Sizes at which two curves cross, interpolated linearly on logarithmic axes.
-std::vector<Crossover> crossovers(const std::vector<Line>& lines, const std::vector<size_t>& sizes, bool modelled) {
+// Sizes at which the curves of two algorithms cross, by linear interpolation on logarithmic axes.
+std::vector<Crossover> crossovers(const std::vector<AlgorithmTimes>& lines, const std::vector<size_t>& sizes,
+                                  bool modelled) {
   const std::string_view contested[] = {"ring", "halving_doubling", "recursive_doubling"};
-  std::vector<const Line*> chosen;
+  std::vector<const AlgorithmTimes*> chosen;
   for (std::string_view name : contested)
-    for (const Line& line : lines)
+    for (const AlgorithmTimes& line : lines)
       if (line.name == name) chosen.push_back(&line);
   std::vector<Crossover> found;
   for (size_t a = 0; a < chosen.size(); ++a)
@@ -153,41 +157,42 @@ std::vector<Crossover> crossovers(const std::vector<Line>& lines, const std::vec
   return found;
 }
 
-std::string say(const std::vector<Crossover>& found) {
+std::string crossovers_text(const std::vector<Crossover>& found) {
   if (found.empty()) return "  none in this range\n";
   std::string text;
   for (const Crossover& c : found)
-    text += fmt::format("  {} is quicker below {}, {} above\n", c.first,
+    text += fmt::format("  {} is faster below {}, {} above\n", c.first,
                         human_bytes(static_cast<uint64_t>(c.bytes / 16) * 16), c.second);
   return text;
 }
 
-std::string comparison_text(const std::vector<Line>& lines, int nproc) {
+std::string comparison_text(const std::vector<AlgorithmTimes>& lines, int nproc) {
   std::vector<Cells> rows;
   std::string notes;
   for (const Textbook& book : kTextbook) {
     Cells row = {std::string(book.name), std::string(book.rounds), std::string(book.traffic), std::string(book.cost),
                  std::string(book.best_for)};
-    auto line = std::find_if(lines.begin(), lines.end(), [&](const Line& l) { return l.name == book.name; });
+    auto line = std::find_if(lines.begin(), lines.end(), [&](const AlgorithmTimes& l) { return l.name == book.name; });
     row.push_back(line == lines.end() ? "–" : std::to_string(line->rounds));
     row.push_back(line == lines.end() ? "–" : fmt::format("{:.2f}·S", line->traffic));
     rows.push_back(row);
     if (!book.printed.empty()) notes += fmt::format("  {}: the slide printed: {}\n", book.name, book.printed);
   }
-  return text_table({"all-reduce", "rounds", "bytes per rank", "cost", "best for",
-                     fmt::format("N={}, largest S: rounds", nproc), "sent, most"},
+  return text_table({"all-reduce", "rounds", "bytes per rank", "cost", "best for", fmt::format("rounds, N={}", nproc),
+                     "sent by busiest rank"},
                     rows) +
          "\nCorrected:\n" + notes + "  " + std::string(kModelNote) + "\n";
 }
 
-std::string times_text(const std::vector<Line>& lines, const std::vector<size_t>& sizes) {
+std::string times_text(const std::vector<AlgorithmTimes>& lines, const std::vector<size_t>& sizes) {
   Cells head = {"size"};
-  for (const Line& line : lines) head.push_back(line.modelled_us.empty() ? line.name : line.name + " (model)");
+  for (const AlgorithmTimes& line : lines)
+    head.push_back(line.modelled_us.empty() ? line.name : line.name + " (model)");
   std::vector<Cells> rows;
   auto digits = [](double us) { return us >= 100 ? fmt::format("{:.0f}", us) : fmt::format("{:.1f}", us); };
   for (size_t s = 0; s < sizes.size(); ++s) {
     Cells row = {human_bytes(sizes[s])};
-    for (const Line& line : lines)
+    for (const AlgorithmTimes& line : lines)
       row.push_back(line.modelled_us.empty()
                         ? digits(line.measured_us[s])
                         : fmt::format("{} ({})", digits(line.measured_us[s]), digits(line.modelled_us[s])));
@@ -196,9 +201,9 @@ std::string times_text(const std::vector<Line>& lines, const std::vector<size_t>
   return text_table(head, rows);
 }
 
-Json to_json(const std::vector<Line>& lines, const std::vector<size_t>& sizes) {
+Json to_json(const std::vector<AlgorithmTimes>& lines, const std::vector<size_t>& sizes) {
   Json times = Json::array();
-  for (const Line& line : lines)
+  for (const AlgorithmTimes& line : lines)
     for (size_t s = 0; s < sizes.size(); ++s)
       times.push_back({{"algorithm", line.name},
                        {"bytes", sizes[s]},
@@ -213,10 +218,10 @@ Json to_json(const std::vector<Crossover>& found) {
   return list;
 }
 
-std::string picture(const std::vector<Line>& lines, const std::vector<size_t>& sizes, int nproc) {
-  std::vector<Series> series;
-  for (const Line& line : lines) {
-    Series measured{line.name, {}, line.name == "auto"};
+std::string picture(const std::vector<AlgorithmTimes>& lines, const std::vector<size_t>& sizes, int nproc) {
+  std::vector<PictureSeries> series;
+  for (const AlgorithmTimes& line : lines) {
+    PictureSeries measured{line.name, {}, line.name == "auto"};
     for (size_t s = 0; s < sizes.size(); ++s)
       measured.points.emplace_back(static_cast<double>(sizes[s]), line.measured_us[s]);
     series.push_back(measured);
@@ -225,22 +230,22 @@ std::string picture(const std::vector<Line>& lines, const std::vector<size_t>& s
                   "time per call", series);
 }
 
-// Rounds and bytes with one correct value for this N.
-Findings findings_of(const std::vector<Line>& lines, int nproc, const std::string& wrong,
+// Asserts the rounds and bytes of the algorithms for which a formula gives the exact value at this N.
+Findings findings_of(const std::vector<AlgorithmTimes>& lines, int nproc, const std::string& wrong,
                      const std::vector<Crossover>& measured, const std::vector<Crossover>& modelled) {
   Findings findings;
   const bool power = (nproc & (nproc - 1)) == 0;
   const double log2 = std::log2(nproc), share = 2.0 * (nproc - 1) / nproc;
-  for (const Line& line : lines) {
+  for (const AlgorithmTimes& line : lines) {
     const auto both = [&](const char* rounds, const char* bytes, double r, double of_s) {
       findings.exact(fmt::format("{}: rounds, N = {}", line.name, nproc), rounds, r, line.rounds);
-      findings.exact(fmt::format("{}: most that a rank sends, in S", line.name), bytes, of_s, line.traffic);
+      findings.exact(fmt::format("{}: bytes sent by the busiest rank, in S", line.name), bytes, of_s, line.traffic);
     };
     if (line.name == "ring") both("2(N−1)", "2S(N−1)/S", 2.0 * (nproc - 1), share);
     if (line.name == "halving_doubling" && power) both("2·log₂N", "2S·log₂N", 2 * log2, share);
     if (line.name == "recursive_doubling" && power) both("log₂N", "S·log₂N", log2, log2);
   }
-  findings.holds("the ring on four workers, nine frames", "figure", "by the algorithm",
+  findings.holds("ring on four workers, nine frames", "figure", "by the algorithm",
                  wrong.empty() ? "every frame" : wrong, wrong.empty());
   const auto first = [](const std::vector<Crossover>& found) {
     return found.empty() ? std::string("none in this range")
@@ -251,19 +256,19 @@ Findings findings_of(const std::vector<Line>& lines, int nproc, const std::strin
   return findings;
 }
 
-int run_lab_allreduce(const AllReduceLab& options) {
+int run_lab_allreduce(const AllReduceLabOptions& options) {
   if (options.nproc < 2 || options.nproc > 64)
     throw UsageError(fmt::format("--nproc: got {}; expected 2 to 64 ranks", options.nproc));
-  CommBench bench;
+  CommBenchOptions bench;
   bench.min_bytes = options.min_bytes, bench.max_bytes = options.max_bytes, bench.step_factor = options.factor;
   bench.transport = options.transport;
   std::vector<size_t> sizes = sweep(bench);
-  std::vector<Line> lines;
+  std::vector<AlgorithmTimes> lines;
   comm::AlphaBeta link;
   CoreState state = probe_cores();
   {
-    Switchboard board;
-    OurJob job = start_ours(bench, options.nproc, board, Deadline::after(std::chrono::seconds(60)));
+    RankListener listener;
+    EspalierJob job = start_espalier(bench, options.nproc, listener, Deadline::after(std::chrono::seconds(60)));
     link = fit(*job.ranks, sizes, bench);
     lines = measure(*job.ranks, options, sizes, link, bench);
   }
@@ -273,11 +278,11 @@ int run_lab_allreduce(const AllReduceLab& options) {
 
   std::string text = comparison_text(lines, options.nproc);
   text += fmt::format(
-      "\n{} ranks on {} cores (hand-over {}); a pairwise exchange fits α = {:.2f} µs, 1/β = {:.2f} GB/s\n"
+      "\n{} ranks on {} cores (core-to-core latency {}); a pairwise exchange fits α = {:.2f} µs, 1/β = {:.2f} GB/s\n"
       "Measured µs per call (modelled with that α and β):\n{}",
       options.nproc, usable_cores(), state.name(), link.alpha * 1e6, link.beta > 0 ? 1e-9 / link.beta : 0,
       times_text(lines, sizes));
-  text += "\nCrossovers measured:\n" + say(measured) + "Crossovers modelled:\n" + say(modelled);
+  text += "\nCrossovers measured:\n" + crossovers_text(measured) + "Crossovers modelled:\n" + crossovers_text(modelled);
   text += "\nThe ring on four workers, from a real run:\n";
   for (size_t i = 0; i < frames.size(); ++i) text += "\n" + to_text(frames[i], static_cast<int>(i) + 1);
   text += wrong.empty() ? "\nEvery frame is as the algorithm says.\n" : fmt::format("\nWRONG: {}\n", wrong);
@@ -308,14 +313,14 @@ int run_lab_allreduce(const AllReduceLab& options) {
 
 }  // namespace
 
-void define_lab_allreduce(const Arguments& app, Chosen& chosen) {
-  auto o = keep<AllReduceLab>(app, chosen, run_lab_allreduce);
+void define_lab_allreduce(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<AllReduceLabOptions>(app, chosen, run_lab_allreduce);
   app.add_option("--nproc", o->nproc, "ranks on this machine [4]").type_name("N");
   app.add_option("-b,--minbytes", o->min_bytes, "first size [1K]").type_name("BYTES");
   app.add_option("-e,--maxbytes", o->max_bytes, "last size [16M]").type_name("BYTES");
-  app.add_option("-f,--stepfactor", o->factor, "from size to size [4]").type_name("X");
-  app.add_option("--rounds", o->rounds, "turns of each algorithm [3]").type_name("N");
-  app.add_option("--transport", o->transport, "what carries it [auto]").type_name("auto|shm|tcp");
+  app.add_option("-f,--stepfactor", o->factor, "factor between sizes [4]").type_name("X");
+  app.add_option("--rounds", o->rounds, "rounds per algorithm [3]").type_name("N");
+  app.add_option("--transport", o->transport, "transport [auto]").type_name("auto|shm|tcp");
   app.add_option("--json", o->json, "write everything as JSON").type_name("FILE");
   app.add_option("--out", o->out, "write text, JSON and an SVG picture into this folder").type_name("DIR");
 }

@@ -28,7 +28,7 @@ double longest(const BarChart& chart) {
   return most > 0 ? most : 1;
 }
 
-// Every part ends at the rounded running sum, so rounding errors do not accumulate.
+// Each part ends at the rounded sum of all parts so far, so rounding errors do not accumulate.
 std::string shaded(const Bar& bar, double per_column, size_t columns) {
   std::vector<std::string> cells;
   double sum = 0;

@@ -16,7 +16,7 @@
 namespace esp::app {
 namespace {
 
-// Reads available output; false at the end of the stream.
+// Appends the output that is available to `to`. False at the end of the stream.
 bool drain(int fd, std::string& to) {
   char buffer[16384];
   const ssize_t n = ::read(fd, buffer, sizeof buffer);
@@ -24,15 +24,15 @@ bool drain(int fd, std::string& to) {
   return n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN));
 }
 
-struct Running {
+struct RunningChild {
   launch::Child child;
   bool out_open = true, err_open = true;
 };
 
-// One round of waiting; false when all streams are closed.
-bool pump(std::vector<Running>& all, std::vector<Ended>& ended, const Deadline& deadline) {
+// Waits once for output of any child and reads it. False when all output streams are closed.
+bool pump(std::vector<RunningChild>& all, std::vector<ChildResult>& ended, const Deadline& deadline) {
   std::vector<pollfd> waiting;
-  std::vector<std::pair<size_t, bool>> which;  // child, whether it is stderr
+  std::vector<std::pair<size_t, bool>> which;  // for each polled stream: index of its child, and whether it is stderr
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i].out_open) waiting.push_back({all[i].child.out.fd(), POLLIN, 0}), which.push_back({i, false});
     if (all[i].err_open) waiting.push_back({all[i].child.err.fd(), POLLIN, 0}), which.push_back({i, true});
@@ -48,7 +48,8 @@ bool pump(std::vector<Running>& all, std::vector<Ended>& ended, const Deadline& 
   return true;
 }
 
-// Also kills children that closed their output but did not end before the deadline.
+// Returns the exit code of a child. Kills it if it has not ended at the deadline, for example after it closed its
+// output.
 int reap(const launch::Child& child, const Deadline& deadline) {
   const bool late = !launch::wait_for_end(child, deadline);
   if (late) ::kill(-child.pid, SIGKILL);
@@ -60,10 +61,10 @@ int reap(const launch::Child& child, const Deadline& deadline) {
 
 }  // namespace
 
-std::vector<Ended> run_together(const std::vector<Order>& orders, Duration limit) {
+std::vector<ChildResult> run_children(const std::vector<ChildCommand>& orders, Duration limit) {
   const Deadline deadline = Deadline::after(limit);
-  std::vector<Running> all(orders.size());
-  std::vector<Ended> ended(orders.size());
+  std::vector<RunningChild> all(orders.size());
+  std::vector<ChildResult> ended(orders.size());
   for (size_t i = 0; i < orders.size(); ++i) {
     launch::SpawnOptions options;
     options.command = orders[i].command;
@@ -78,7 +79,7 @@ std::vector<Ended> run_together(const std::vector<Order>& orders, Duration limit
 }
 
 std::string run_or_throw(const std::vector<std::string>& command, Duration limit) {
-  std::vector<Ended> ended = run_together({{command, {}}}, limit);
+  std::vector<ChildResult> ended = run_children({{command, {}}}, limit);
   if (ended[0].code != 0)
     throw IoError(fmt::format("{} ended with exit code {}: {}", fmt::join(command, " "), ended[0].code,
                               ended[0].err.empty() ? ended[0].out : ended[0].err));

@@ -1,4 +1,4 @@
-// Child processes of labs: started together, with captured output, killed at a deadline.
+// Child processes of labs. They are started together, their output is captured, and a deadline kills them.
 #pragma once
 
 #include <string>
@@ -9,19 +9,19 @@
 
 namespace esp::app {
 
-struct Order {
-  std::vector<std::string> command;  // [0] is a path, or looked up in PATH
-  launch::Environment environment;   // added to this process's environment
+struct ChildCommand {
+  std::vector<std::string> command;  // command[0] is a path, or a name that is looked up in PATH
+  launch::Environment environment;   // variables added to this process's environment
 };
 
-struct Ended {
-  int code = -1;  // 128+n for signal n; 124: killed at the deadline
+struct ChildResult {
+  int code = -1;  // exit code; 128+n: ended by signal n; 124: killed at the deadline
   std::string out, err;
 };
 
-// Runs all at once; returns when all have ended. Kills those that exceed the limit.
-std::vector<Ended> run_together(const std::vector<Order>& orders, Duration limit);
-// Runs one; IoError with its last output when it fails.
+// Runs all commands at once and returns when all have ended. A child that exceeds the limit is killed.
+std::vector<ChildResult> run_children(const std::vector<ChildCommand>& orders, Duration limit);
+// Runs one command and returns its output. If it fails, throws IoError with its last output.
 std::string run_or_throw(const std::vector<std::string>& command, Duration limit);
 
 }  // namespace esp::app

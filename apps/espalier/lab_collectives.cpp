@@ -1,7 +1,7 @@
-// espalier lab collectives: every collective on four real ranks, drawn before and after; bytes sent; and pipelined
-// broadcasts compared with their formulas.
+// espalier lab collectives: runs every collective on four real ranks. Shows the buffers before and after, the bytes
+// sent, and pipelined broadcasts compared with their formulas.
 //
-// A value is one bit per (rank, chunk), so a sum shows its terms and double counting is visible.
+// A value has one bit per (rank, chunk), so a sum shows its terms. A term that is counted twice is visible.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -22,10 +22,10 @@ namespace esp::app {
 namespace {
 
 constexpr int kRanks = 4;
-constexpr size_t kMeasured = size_t{1} << 18;  // elements of 4 bytes, of the whole buffer
+constexpr size_t kMeasured = size_t{1} << 18;  // number of 4-byte elements in the full buffer of the measured calls
 
-using Row = std::vector<int64_t>;  // by chunk; 0: empty
-using Picture = std::vector<Row>;  // by rank
+using Row = std::vector<int64_t>;  // one value per chunk; 0: the chunk is empty
+using Picture = std::vector<Row>;  // one row per rank
 
 int64_t bit(int rank, int chunk) {
   return int64_t{1} << (rank * kRanks + chunk);
@@ -46,13 +46,13 @@ int64_t column_sum(int chunk) {
   return sum;
 }
 
-// One operation: initial values, expected values, and its name. Root is rank 0.
+// One collective with its initial and expected values. The root is rank 0.
 struct Operation {
-  const char *name, *algorithm, *sent, *words;
+  const char *name, *algorithm, *sent, *description;
   comm::Op op;
-  double of_s;  // most bytes sent by one rank, in S
-  bool (*begins)(int rank, int chunk);
-  int64_t (*ends)(int rank, int chunk);
+  double max_sent_in_s;  // bytes sent by the rank that sends most, in units of the buffer size S
+  bool (*has_input)(int rank, int chunk);
+  int64_t (*expected_value)(int rank, int chunk);
 };
 
 constexpr double kShare = (kRanks - 1.0) / kRanks;
@@ -67,37 +67,38 @@ bool own_chunk(int rank, int chunk) {
 }
 
 const Operation kOperations[] = {
-    {"broadcast", "scatter_allgather", "2(N−1)/N·S", "one has it, all get it", comm::Op::broadcast, 2 * kShare,
-     root_alone, [](int, int chunk) { return bit(0, chunk); }},
-    {"scatter", "direct", "(N−1)/N·S", "one has it, each gets a part", comm::Op::scatter, kShare, root_alone,
-     [](int rank, int chunk) { return rank == chunk ? bit(0, chunk) : 0; }},
-    {"gather", "direct", "S/N", "each rank has a part, one gets all", comm::Op::gather, 1.0 / kRanks, own_chunk,
+    {"broadcast", "scatter_allgather", "2(N−1)/N·S", "rank 0 has the data, all ranks get it", comm::Op::broadcast,
+     2 * kShare, root_alone, [](int, int chunk) { return bit(0, chunk); }},
+    {"scatter", "direct", "(N−1)/N·S", "rank 0 has the data, each rank gets a part", comm::Op::scatter, kShare,
+     root_alone, [](int rank, int chunk) { return rank == chunk ? bit(0, chunk) : 0; }},
+    {"gather", "direct", "S/N", "each rank has a part, rank 0 gets all", comm::Op::gather, 1.0 / kRanks, own_chunk,
      [](int rank, int chunk) { return rank == 0 ? bit(chunk, chunk) : 0; }},
-    {"reduce", "naive", "S", "all have it, one gets the sum", comm::Op::reduce, 1, all,
+    {"reduce", "naive", "S", "rank 0 gets the sum over all ranks", comm::Op::reduce, 1, all,
      [](int rank, int chunk) { return rank == 0 ? column_sum(chunk) : 0; }},
-    {"all-gather", "ring", "(N−1)/N·S", "each rank has a part, all get all", comm::Op::all_gather, kShare, own_chunk,
-     [](int, int chunk) { return bit(chunk, chunk); }},
-    {"reduce-scatter", "ring", "(N−1)/N·S", "all have it, each gets a part of the sum", comm::Op::reduce_scatter,
-     kShare, all, [](int rank, int chunk) { return rank == chunk ? column_sum(chunk) : 0; }},
-    {"all-to-all", "pairwise", "(N−1)/N·S", "part i of j becomes part j of i", comm::Op::all_to_all, kShare, all,
-     [](int rank, int chunk) { return bit(chunk, rank); }},
-    {"all-reduce", "ring", "2(N−1)/N·S", "all have it, all get the sum", comm::Op::all_reduce, 2 * kShare, all,
+    {"all-gather", "ring", "(N−1)/N·S", "each rank has a part, all ranks get all", comm::Op::all_gather, kShare,
+     own_chunk, [](int, int chunk) { return bit(chunk, chunk); }},
+    {"reduce-scatter", "ring", "(N−1)/N·S", "each rank gets a part of the sum", comm::Op::reduce_scatter, kShare, all,
+     [](int rank, int chunk) { return rank == chunk ? column_sum(chunk) : 0; }},
+    {"all-to-all", "pairwise", "(N−1)/N·S", "part i of rank j becomes part j of rank i", comm::Op::all_to_all, kShare,
+     all, [](int rank, int chunk) { return bit(chunk, rank); }},
+    {"all-reduce", "ring", "2(N−1)/N·S", "all ranks get the sum", comm::Op::all_reduce, 2 * kShare, all,
      [](int, int chunk) { return column_sum(chunk); }},
 };
 
-struct SeenOperation {
-  const Operation* it = nullptr;
+struct MeasuredOperation {
+  const Operation* operation = nullptr;
   Picture before, after, expected;
-  uint64_t most_sent = 0;  // of a buffer of kMeasured
+  uint64_t most_sent = 0;  // bytes sent by the rank that sends most, for a buffer of kMeasured elements
 };
 
-// Location of a rank's values in the call's buffers: the whole, or its part.
-void call_small(comm::Communicator& comm, const Operation& it, Row& row) {
+// Runs the collective on the values of one rank (`row`). The call's buffers hold all chunks, or only the rank's own
+// part, as the collective requires.
+void call_small(comm::Communicator& comm, const Operation& operation, Row& row) {
   Row out(kRanks, 0);
   const auto rank = static_cast<size_t>(comm.rank());
   const auto i64 = DType::i64;
   const auto sum = comm::ReduceOp::sum;
-  switch (it.op) {
+  switch (operation.op) {
     case comm::Op::broadcast:
       comm.broadcast(row.data(), kRanks, i64, 0), out = row;
       break;
@@ -123,56 +124,58 @@ void call_small(comm::Communicator& comm, const Operation& it, Row& row) {
       comm.all_reduce(row.data(), out.data(), kRanks, i64, sum);
       break;
   }
-  const bool root_only = it.op == comm::Op::gather || it.op == comm::Op::reduce;
+  const bool root_only = operation.op == comm::Op::gather || operation.op == comm::Op::reduce;
   row = root_only && comm.rank() != 0 ? Row(kRanks, 0) : out;
 }
 
-SeenOperation run(const Operation& it) {
-  SeenOperation seen{&it, {}, {}, {}, 0};
+MeasuredOperation run(const Operation& operation) {
+  MeasuredOperation measured{&operation, {}, {}, {}, 0};
   for (int rank = 0; rank < kRanks; ++rank) {
-    seen.before.emplace_back();
-    seen.expected.emplace_back();
+    measured.before.emplace_back();
+    measured.expected.emplace_back();
     for (int chunk = 0; chunk < kRanks; ++chunk) {
-      seen.before.back().push_back(it.begins(rank, chunk) ? bit(rank, chunk) : 0);
-      seen.expected.back().push_back(it.ends(rank, chunk));
+      measured.before.back().push_back(operation.has_input(rank, chunk) ? bit(rank, chunk) : 0);
+      measured.expected.back().push_back(operation.expected_value(rank, chunk));
     }
   }
-  seen.after = seen.before;
+  measured.after = measured.before;
   std::vector<uint64_t> sent(kRanks);
   net::run_threads(kRanks, [&](net::World& world) {
-    const auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc", size_t{256} << 10));
+    const auto comm =
+        comm::make_communicator(world, world.world_group(), comm::test_options("inproc", size_t{256} << 10));
     const auto rank = static_cast<size_t>(world.rank);
-    call_small(*comm, it, seen.after[rank]);
+    call_small(*comm, operation, measured.after[rank]);
     std::vector<float> in(kMeasured, 1), out(kMeasured);
     comm::Call call;
-    call.op = it.op;
+    call.op = operation.op;
     call.in = in.data();
-    call.out = it.op == comm::Op::broadcast ? in.data() : out.data();
+    call.out = operation.op == comm::Op::broadcast ? in.data() : out.data();
     call.count = kMeasured;
-    call.algorithm = it.algorithm;
+    call.algorithm = operation.algorithm;
     comm->run(call);
     for (const comm::CallStats& one : comm->stats())
-      if (one.op == it.op && one.algorithm == it.algorithm) sent[rank] = std::max(sent[rank], one.bytes_sent);
+      if (one.op == operation.op && one.algorithm == operation.algorithm)
+        sent[rank] = std::max(sent[rank], one.bytes_sent);
   });
-  seen.most_sent = *std::max_element(sent.begin(), sent.end());
-  return seen;
+  measured.most_sent = *std::max_element(sent.begin(), sent.end());
+  return measured;
 }
 
-std::string text_of(const SeenOperation& seen) {
-  Cells head = {seen.it->name};
+std::string text_of(const MeasuredOperation& measured) {
+  Cells head = {measured.operation->name};
   for (int chunk = 0; chunk < kRanks; ++chunk) head.push_back(fmt::format("before {}", chunk));
   for (int chunk = 0; chunk < kRanks; ++chunk) head.push_back(fmt::format("after {}", chunk));
   std::vector<Cells> rows;
   for (size_t rank = 0; rank < kRanks; ++rank) {
     Cells row = {fmt::format("  rank {}", rank)};
-    for (const int64_t value : seen.before[rank]) row.push_back(letters(value));
-    for (const int64_t value : seen.after[rank]) row.push_back(letters(value));
+    for (const int64_t value : measured.before[rank]) row.push_back(letters(value));
+    for (const int64_t value : measured.after[rank]) row.push_back(letters(value));
     rows.push_back(row);
   }
   return text_table(head, rows) + "\n";
 }
 
-// A cell has one stripe per rank in its value.
+// Draws one value as a cell with a stripe for each rank that the value contains.
 std::string cell(double x, double y, int64_t value) {
   constexpr double kSide = 30;
   std::vector<int> from;
@@ -190,18 +193,19 @@ std::string cell(double x, double y, int64_t value) {
   return svg;
 }
 
-std::string draw(const std::vector<SeenOperation>& all_seen) {
+std::string draw(const std::vector<MeasuredOperation>& results) {
   constexpr double kPitch = 32, kWide = 440, kTall = 196, kLeft = 30;
   std::string svg = svg_open(2 * kWide, 60 + kTall * 4);
   svg += svg_text(kLeft, 28, "start", "Eight collectives on four ranks: before and after", "font-weight=\"bold\"");
-  for (size_t i = 0; i < all_seen.size(); ++i) {
+  for (size_t i = 0; i < results.size(); ++i) {
     const double x = kLeft + kWide * static_cast<double>(i % 2), y = 66 + kTall * static_cast<double>(i / 2);
-    svg += svg_text(x, y, "start", fmt::format("{}: {}", all_seen[i].it->name, all_seen[i].it->words));
+    svg +=
+        svg_text(x, y, "start", fmt::format("{}: {}", results[i].operation->name, results[i].operation->description));
     for (size_t rank = 0; rank < kRanks; ++rank)
       for (size_t chunk = 0; chunk < kRanks; ++chunk) {
         const double row = y + 12 + kPitch * static_cast<double>(rank), column = kPitch * static_cast<double>(chunk);
-        svg += cell(x + 16 + column, row, all_seen[i].before[rank][chunk]);
-        svg += cell(x + 216 + column, row, all_seen[i].after[rank][chunk]);
+        svg += cell(x + 16 + column, row, results[i].before[rank][chunk]);
+        svg += cell(x + 216 + column, row, results[i].after[rank][chunk]);
         if (chunk == 0) svg += svg_text(x + 8, row + 20, "end", std::to_string(rank));
       }
     svg += svg_text(x + 180, y + 12 + 2 * kPitch + 4, "middle", "→", "style=\"font-size:26px\"");
@@ -209,7 +213,7 @@ std::string draw(const std::vector<SeenOperation>& all_seen) {
   return svg + "</svg>\n";
 }
 
-// A message of N bytes along a chain of K ranks in S segments, α = 0: picoseconds of virtual time.
+// Virtual time in picoseconds of a broadcast of `bytes` bytes along a chain of ranks, in segments, with α = 0.
 int64_t chain_ps(int ranks, size_t bytes, int segments, int64_t beta_ps) {
   std::vector<comm::Schedule> schedules;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -223,51 +227,52 @@ int64_t chain_ps(int ranks, size_t bytes, int segments, int64_t beta_ps) {
 
 void add_chains(Findings& findings, Json& rows) {
   constexpr size_t kBytes = size_t{1} << 20;
-  constexpr int64_t kBeta = 80;  // ps per byte: 12.5 GB/s
+  constexpr int64_t kBeta = 80;  // picoseconds per byte, that is 12.5 GB/s
   for (const int ranks : {4, 8})
     for (const int segments : {1, 4, 64}) {
       const auto formula = static_cast<double>((ranks - 2 + segments) * (kBytes / static_cast<size_t>(segments))) *
                            static_cast<double>(kBeta) * 1e-6;
       const double virtual_us = static_cast<double>(chain_ps(ranks, kBytes, segments, kBeta)) * 1e-6;
       const std::string printed = segments == 1 ? "(K−1)·N/B" : "(K−2+S)·N/(SB)";
-      findings.exact(fmt::format("broadcast of 1 MiB down a chain, K = {}, S = {}", ranks, segments), printed, formula,
+      findings.exact(fmt::format("broadcast of 1 MiB along a chain, K = {}, S = {}", ranks, segments), printed, formula,
                      virtual_us, "µs");
       rows.push_back({{"ranks", ranks}, {"segments", segments}, {"formula_us", formula}, {"virtual_us", virtual_us}});
     }
 }
 
-struct CollectivesLab {
+struct CollectivesLabOptions {
   std::string json, out;
 };
 
-int run_lab_collectives(const CollectivesLab& o) {
-  std::vector<SeenOperation> all_seen;
+int run_lab_collectives(const CollectivesLabOptions& o) {
+  std::vector<MeasuredOperation> results;
   Findings findings;
   Json operations = Json::array(), chains = Json::array();
-  std::string text = "Four ranks, four chunks: a letter is the rank a value came from, a digit its chunk\n\n";
-  for (const Operation& it : kOperations) {
-    const SeenOperation& seen = all_seen.emplace_back(run(it));
-    text += text_of(seen);
-    findings.holds(fmt::format("{}: {}", it.name, it.words), "figure", "by definition", "4 ranks, all chunks",
-                   seen.after == seen.expected);
-    const double formula = it.of_s * 4.0 * static_cast<double>(kMeasured);
-    findings.exact(fmt::format("{} ({}), most that a rank sends of S = 1 MiB", it.name, it.algorithm), it.sent, formula,
-                   static_cast<double>(seen.most_sent), "B");
-    operations.push_back({{"op", it.name},
-                          {"algorithm", it.algorithm},
-                          {"correct", seen.after == seen.expected},
+  std::string text = "Four ranks, four chunks. A letter names the rank that a value comes from, a digit its chunk.\n\n";
+  for (const Operation& operation : kOperations) {
+    const MeasuredOperation& measured = results.emplace_back(run(operation));
+    text += text_of(measured);
+    findings.holds(fmt::format("{}: {}", operation.name, operation.description), "figure", "by definition",
+                   "4 ranks, all chunks", measured.after == measured.expected);
+    const double formula = operation.max_sent_in_s * 4.0 * static_cast<double>(kMeasured);
+    findings.exact(
+        fmt::format("{} ({}): bytes sent by the busiest rank, S = 1 MiB", operation.name, operation.algorithm),
+        operation.sent, formula, static_cast<double>(measured.most_sent), "B");
+    operations.push_back({{"op", operation.name},
+                          {"algorithm", operation.algorithm},
+                          {"correct", measured.after == measured.expected},
                           {"formula_bytes", formula},
-                          {"bytes_sent", seen.most_sent}});
+                          {"bytes_sent", measured.most_sent}});
   }
   add_chains(findings, chains);
   const Json report = {{"ranks", kRanks}, {"operations", operations}, {"chains", chains}};
-  return finish_lab({o.json, o.out}, "collectives", text, report, draw(all_seen), findings);
+  return finish_lab({o.json, o.out}, "collectives", text, report, draw(results), findings);
 }
 
 }  // namespace
 
-void define_lab_collectives(const Arguments& app, Chosen& chosen) {
-  auto o = keep<CollectivesLab>(app, chosen, run_lab_collectives);
+void define_lab_collectives(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<CollectivesLabOptions>(app, chosen, run_lab_collectives);
   app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
   app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }

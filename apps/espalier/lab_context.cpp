@@ -1,8 +1,9 @@
-// espalier lab context: one sequence over several ranks. Ring attention with contiguous and with zig-zag pieces, and
-// Ulysses: work at every step of the ring, bytes compared with the formulas, memory, and differences from one device.
+// espalier lab context: attention over one sequence that is divided over several ranks. Compares ring attention with
+// contiguous and with zig-zag pieces, and Ulysses. Shows the work at every step of the ring, the bytes compared with
+// the formulas, the memory, and the difference from the result on one device.
 //
-// The ranks are threads of this process. Work is counted in (query, key) pairs, as ranks recorded it in their traces;
-// the picture shows the steps as they would run on separate cores, where all wait for the slowest.
+// The ranks are threads of this process. Work is counted in (query, key) pairs, as ranks recorded it in their traces.
+// The picture shows the steps as they would run on separate cores, where every step waits for the slowest rank.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -23,14 +24,14 @@ namespace {
 
 using parallel::ContextLayout;
 
-struct ContextLab {
+struct ContextLabOptions {
   int nproc = 4, rounds = 3;
   int64_t batch = 1, seq = 2048, heads = 4, kv_heads = 0, head_dim = 32;
   bool bidirectional = false;
   std::string precision = "fp32", json, out;
 };
 
-ContextCase case_of(const ContextLab& o) {
+ContextCase case_of(const ContextLabOptions& o) {
   const DType dtype = o.precision == "fp64"   ? DType::f64
                       : o.precision == "bf16" ? DType::bf16
                       : o.precision == "fp16" ? DType::f16
@@ -40,14 +41,14 @@ ContextCase case_of(const ContextLab& o) {
 
 // --- work ---
 
-// The maximum over ranks at each step: the duration of a step on separate cores.
+// For each step: the number of pairs of the slowest rank. It determines the duration of the step on separate cores.
 std::vector<int64_t> slowest(const ContextRun& run) {
-  std::vector<int64_t> most;
+  std::vector<int64_t> max;
   for (const ContextRank& rank : run.ranks) {
-    most.resize(rank.pairs[0].size());
-    for (size_t j = 0; j < most.size(); ++j) most[j] = std::max(most[j], rank.pairs[0][j]);
+    max.resize(rank.pairs[0].size());
+    for (size_t j = 0; j < max.size(); ++j) max[j] = std::max(max[j], rank.pairs[0][j]);
   }
-  return most;
+  return max;
 }
 
 int64_t sum_of(const std::vector<int64_t>& values) {
@@ -56,7 +57,7 @@ int64_t sum_of(const std::vector<int64_t>& values) {
   return sum;
 }
 
-// The fraction of time in which ranks compute, on separate cores with free communication.
+// Fraction of the time in which ranks compute, if each has a separate core and communication takes no time.
 double busy(const ContextRun& run) {
   int64_t all = 0;
   for (const ContextRank& rank : run.ranks) all += sum_of(rank.pairs[0]);
@@ -70,12 +71,12 @@ std::string tokens_text(const nn::TokenMap& tokens) {
   return text;
 }
 
-std::string work_table(const ContextCase& it, const ContextRun& run) {
-  // In squares of a piece: c pieces per rank, twice as many in total.
-  const double piece = static_cast<double>(it.length) / (2 * it.num_ranks);
+std::string work_table(const ContextCase& spec, const ContextRun& run) {
+  // The unit of work is the square of a piece's length. The sequence has 2·ranks pieces, 2 per rank.
+  const double piece = static_cast<double>(spec.length) / (2 * spec.num_ranks);
   auto squares = [&](int64_t pairs) { return fmt::format("{:.2f}", static_cast<double>(pairs) / (piece * piece)); };
   Cells head = {"", "tokens"};
-  for (int j = 0; j < it.num_ranks; ++j) head.push_back(fmt::format("step {}", j));
+  for (int j = 0; j < spec.num_ranks; ++j) head.push_back(fmt::format("step {}", j));
   head.insert(head.end(), {"all steps", "ms"});
   std::vector<Cells> rows;
   for (size_t r = 0; r < run.ranks.size(); ++r) {
@@ -104,36 +105,36 @@ struct Formula {
   uint64_t bytes[2] = {0, 0};
 };
 
-Formula formula_of(const ContextCase& it, ContextMethod method) {
-  const auto c = static_cast<uint64_t>(it.num_ranks);
-  const auto tokens = static_cast<uint64_t>(it.batch * it.length) / c;
-  const auto q_width = static_cast<uint64_t>(it.heads * it.head_dim);
-  const auto kv_width = static_cast<uint64_t>(it.kv_heads * it.head_dim);
-  const uint64_t element = size_of(it.dtype);
+Formula formula_of(const ContextCase& spec, ContextMethod method) {
+  const auto c = static_cast<uint64_t>(spec.num_ranks);
+  const auto tokens = static_cast<uint64_t>(spec.batch * spec.length) / c;
+  const auto q_width = static_cast<uint64_t>(spec.heads * spec.head_dim);
+  const auto kv_width = static_cast<uint64_t>(spec.kv_heads * spec.head_dim);
+  const uint64_t element = size_of(spec.dtype);
   if (method == ContextMethod::ring) {
     const uint64_t q = 2 * tokens * kv_width * element;
-    const uint64_t sums = q / element * size_of(kernel::accumulator_of(it.dtype));
+    const uint64_t sums = q / element * size_of(kernel::accumulator_of(spec.dtype));
     return {{"(c−1)·q", "(c−1)·q + c·q'"}, {(c - 1) * q, (c - 1) * q + c * sums}};
   }
-  // Where ranks share a key/value head, each stores a copy of it.
-  const uint64_t kv_sent = std::max(kv_width / c, static_cast<uint64_t>(it.head_dim));
+  // If several ranks need the same key/value head, each of them stores a copy of it.
+  const uint64_t kv_sent = std::max(kv_width / c, static_cast<uint64_t>(spec.head_dim));
   const uint64_t bytes = (c - 1) * tokens * (2 * q_width / c + 2 * kv_sent) * element;
-  const char* text = it.kv_heads == it.heads ? "4(c−1)/c·bsh/c·e" : "(c−1)·b(s/c)·(2h + 2h_kv)/c·e";
+  const char* text = spec.kv_heads == spec.heads ? "4(c−1)/c·bsh/c·e" : "(c−1)·b(s/c)·(2h + 2h_kv)/c·e";
   return {{text, text}, {bytes, bytes}};
 }
 
 std::string bytes_table(const std::vector<ContextRun>& runs, const std::vector<Formula>& formulas) {
   std::vector<Cells> rows;
   for (size_t i = 0; i < runs.size(); ++i)
-    for (int way = 0; way < 2; ++way) {
-      uint64_t least = UINT64_MAX, most = 0;
+    for (int direction = 0; direction < 2; ++direction) {
+      uint64_t min = UINT64_MAX, max = 0;
       for (const ContextRank& rank : runs[i].ranks)
-        least = std::min(least, rank.sent[way]), most = std::max(most, rank.sent[way]);
-      rows.push_back({runs[i].name, way == 0 ? "forward" : "backward", formulas[i].text[way],
-                      std::to_string(formulas[i].bytes[way]),
-                      least == most ? std::to_string(most) : fmt::format("{}–{}", least, most)});
+        min = std::min(min, rank.sent[direction]), max = std::max(max, rank.sent[direction]);
+      rows.push_back({runs[i].name, direction == 0 ? "forward" : "backward", formulas[i].text[direction],
+                      std::to_string(formulas[i].bytes[direction]),
+                      min == max ? std::to_string(max) : fmt::format("{}–{}", min, max)});
     }
-  return text_table({"bytes a rank sends", "", "formula", "by the formula", "counted"}, rows);
+  return text_table({"bytes sent per rank", "", "formula", "formula bytes", "measured bytes"}, rows);
 }
 
 // --- memory, time, equality ---
@@ -142,23 +143,24 @@ std::string summary_table(const std::vector<ContextRun>& runs, const ContextRank
   std::vector<Cells> rows = {{"one device", human_bytes(one.peak_bytes), "1.00", fmt::format("{:.1f}", one.ms[0]),
                               fmt::format("{:.1f}", one.ms[1]), "", ""}};
   for (const ContextRun& run : runs) {
-    ContextRank most;
+    ContextRank max;
     for (const ContextRank& rank : run.ranks) {
-      most.peak_bytes = std::max(most.peak_bytes, rank.peak_bytes);
-      for (int way = 0; way < 2; ++way) most.ms[way] = std::max(most.ms[way], rank.ms[way]);
-      most.waited_ms = std::max(most.waited_ms, rank.waited_ms);
+      max.peak_bytes = std::max(max.peak_bytes, rank.peak_bytes);
+      for (int direction = 0; direction < 2; ++direction)
+        max.ms[direction] = std::max(max.ms[direction], rank.ms[direction]);
+      max.waited_ms = std::max(max.waited_ms, rank.waited_ms);
     }
-    rows.push_back({run.name, human_bytes(most.peak_bytes),
-                    fmt::format("{:.2f}", static_cast<double>(most.peak_bytes) / static_cast<double>(one.peak_bytes)),
-                    fmt::format("{:.1f}", most.ms[0]), fmt::format("{:.1f}", most.ms[1]),
-                    fmt::format("{:.1f}", most.waited_ms), fmt::format("{:.1e}", run.error)});
+    rows.push_back({run.name, human_bytes(max.peak_bytes),
+                    fmt::format("{:.2f}", static_cast<double>(max.peak_bytes) / static_cast<double>(one.peak_bytes)),
+                    fmt::format("{:.1f}", max.ms[0]), fmt::format("{:.1f}", max.ms[1]),
+                    fmt::format("{:.1f}", max.waited_ms), fmt::format("{:.1e}", run.error)});
   }
-  return text_table({"a rank, one thread", "peak memory", "of one", "forward ms", "backward ms", "waited ms",
-                     "differs from one device"},
+  return text_table({"per rank, one thread", "peak memory", "vs one device", "forward ms", "backward ms", "waited ms",
+                     "error vs one device"},
                     rows);
 }
 
-Json report_of(const ContextCase& it, const std::vector<ContextRun>& runs, const std::vector<Formula>& formulas,
+Json report_of(const ContextCase& spec, const std::vector<ContextRun>& runs, const std::vector<Formula>& formulas,
                const ContextRank& one) {
   Json rows = Json::array();
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -181,25 +183,27 @@ Json report_of(const ContextCase& it, const std::vector<ContextRun>& runs, const
                     {"formula_bytes_backward", formulas[i].bytes[1]},
                     {"ranks", std::move(ranks)}});
   }
-  return {{"tokens", it.length},       {"ranks", it.num_ranks},          {"heads", it.heads},
-          {"kv_heads", it.kv_heads},   {"head_dim", it.head_dim},        {"batch", it.batch},
-          {"causal", it.causal},       {"precision", name_of(it.dtype)}, {"one_peak_bytes", one.peak_bytes},
+  return {{"tokens", spec.length},     {"ranks", spec.num_ranks},          {"heads", spec.heads},
+          {"kv_heads", spec.kv_heads}, {"head_dim", spec.head_dim},        {"batch", spec.batch},
+          {"causal", spec.causal},     {"precision", name_of(spec.dtype)}, {"one_peak_bytes", one.peak_bytes},
           {"methods", std::move(rows)}};
 }
 
 // --- picture ---
 
-// A row per rank, a box per step: its width is the work, its start the end of the slowest previous step.
-std::string draw(const ContextCase& it, const std::vector<ContextRun>& rings) {
+// Draws a row per rank and a box per step. A box's width is the rank's work. All boxes of a step begin when the slowest
+// rank has finished the previous step.
+std::string draw(const ContextCase& spec, const std::vector<ContextRun>& rings) {
   constexpr double kWidth = 900, kLeft = 90, kRight = 40, kTop = 70, kPitch = 30, kThick = 22, kGap = 56;
-  const double height = kTop + static_cast<double>(rings.size()) * (kPitch * it.num_ranks + kGap);
+  const double height = kTop + static_cast<double>(rings.size()) * (kPitch * spec.num_ranks + kGap);
   int64_t longest = 1;
   for (const ContextRun& run : rings) longest = std::max(longest, sum_of(slowest(run)));
   const double scale = (kWidth - kLeft - kRight) / static_cast<double>(longest);
   std::string svg = svg_open(kWidth, height);
-  svg += svg_text(20, 28, "start",
-                  fmt::format("Ring attention over {} tokens on {} ranks: work at every step", it.length, it.num_ranks),
-                  "font-weight=\"bold\"");
+  svg += svg_text(
+      20, 28, "start",
+      fmt::format("Ring attention over {} tokens on {} ranks: work at every step", spec.length, spec.num_ranks),
+      "font-weight=\"bold\"");
   double top = kTop;
   for (const ContextRun& run : rings) {
     svg += svg_text(20, top - 8, "start", fmt::format("{}: {:.0f} % busy", run.name, 100 * busy(run)));
@@ -222,96 +226,100 @@ std::string draw(const ContextCase& it, const std::vector<ContextRun>& rings) {
         svg += fmt::format("<path class=\"grid\" d=\"M{0:.1f} {1:.1f}V{2:.1f}\"/>\n", x, y - 4, y + kPitch - 4);
       }
     }
-    top += kPitch * it.num_ranks + kGap;
+    top += kPitch * spec.num_ranks + kGap;
   }
-  svg += svg_text(20, height - 14, "start",
-                  "K r: the keys of rank r are here; a line ends a step, when the slowest is done");
+  svg += svg_text(
+      20, height - 14, "start",
+      "K r: computes with the keys of rank r. A vertical line marks the end of a step, set by the slowest rank.");
   return svg + "</svg>\n";
 }
 
-void check(const ContextLab& options, const ContextCase& it) {
+void check(const ContextLabOptions& options, const ContextCase& spec) {
   if (options.nproc < 2 || options.nproc > 16)
     throw UsageError(fmt::format("--nproc: got {}; expected 2 to 16 ranks", options.nproc));
-  if (it.batch < 1 || it.heads < 1 || it.kv_heads < 1 || it.head_dim < 1 || options.rounds < 1)
-    throw UsageError("expected --batch, --heads, --kv-heads, --head-dim and --rounds >= 1");
-  if (it.heads % it.kv_heads != 0)
-    throw UsageError(fmt::format("--heads: got {}; must be a multiple of --kv-heads = {}", it.heads, it.kv_heads));
+  if (spec.batch < 1 || spec.heads < 1 || spec.kv_heads < 1 || spec.head_dim < 1 || options.rounds < 1)
+    throw UsageError(
+        fmt::format("got --batch {}, --heads {}, --kv-heads {}, --head-dim {}, --rounds {}; expected each >= 1",
+                    spec.batch, spec.heads, spec.kv_heads, spec.head_dim, options.rounds));
+  if (spec.heads % spec.kv_heads != 0)
+    throw UsageError(fmt::format("--heads: got {}; must be a multiple of --kv-heads = {}", spec.heads, spec.kv_heads));
   const int64_t pieces = 2 * options.nproc;
-  if (it.length < pieces || it.length % pieces != 0)
+  if (spec.length < pieces || spec.length % pieces != 0)
     throw UsageError(fmt::format("--seq: got {}; must be a multiple of 2·ranks (equal pieces), for example {}",
-                                 it.length, std::max(pieces, it.length / pieces * pieces)));
+                                 spec.length, std::max(pieces, spec.length / pieces * pieces)));
 }
 
-Findings findings_of(const ContextCase& it, const std::vector<ContextRun>& runs, const std::vector<Formula>& formulas) {
+Findings findings_of(const ContextCase& spec, const std::vector<ContextRun>& runs,
+                     const std::vector<Formula>& formulas) {
   Findings findings;
   for (size_t i = 0; i < runs.size(); ++i) {
-    for (const int way : {0, 1}) {
-      uint64_t most = 0;
-      for (const ContextRank& rank : runs[i].ranks) most = std::max(most, rank.sent[way]);
-      findings.exact(fmt::format("{}, {}: bytes a rank sends", runs[i].name, way == 0 ? "forward" : "backward"),
-                     formulas[i].text[way], static_cast<double>(formulas[i].bytes[way]), static_cast<double>(most),
-                     "B");
+    for (const int direction : {0, 1}) {
+      uint64_t max = 0;
+      for (const ContextRank& rank : runs[i].ranks) max = std::max(max, rank.sent[direction]);
+      findings.exact(fmt::format("{}, {}: bytes sent per rank", runs[i].name, direction == 0 ? "forward" : "backward"),
+                     formulas[i].text[direction], static_cast<double>(formulas[i].bytes[direction]),
+                     static_cast<double>(max), "B");
     }
-    findings.holds(fmt::format("{}: results are one device's", runs[i].name), "", "≤ 1e-5 apart",
-                   fmt::format("{:.1e} apart", runs[i].error), runs[i].error <= 1e-5 || it.dtype != DType::f32);
+    findings.holds(fmt::format("{}: results equal those of one device", runs[i].name), "", "error ≤ 1e-5",
+                   fmt::format("error {:.1e}", runs[i].error), runs[i].error <= 1e-5 || spec.dtype != DType::f32);
   }
-  if (it.causal) {
-    findings.within("ring, contiguous: ranks compute, of the time", "", (it.num_ranks * 1.0) / (2 * it.num_ranks - 1),
-                    busy(runs[0]), 1e-2);
-    findings.within("ring, zig-zag: ranks compute, of the time", "", 1, busy(runs[1]), 1e-2);
+  if (spec.causal) {
+    findings.within("ring, contiguous: fraction of time spent computing", "",
+                    (spec.num_ranks * 1.0) / (2 * spec.num_ranks - 1), busy(runs[0]), 1e-2);
+    findings.within("ring, zig-zag: fraction of time spent computing", "", 1, busy(runs[1]), 1e-2);
   }
   return findings;
 }
 
-int run_lab_context(const ContextLab& options) {
-  const ContextCase it = case_of(options);
-  check(options, it);
+int run_lab_context(const ContextLabOptions& options) {
+  const ContextCase spec = case_of(options);
+  check(options, spec);
   std::vector<ContextRun> runs;
   std::vector<Formula> formulas;
   for (ContextLayout layout : {ContextLayout::contiguous, ContextLayout::zigzag}) {
-    runs.push_back(run_context(it, ContextMethod::ring, layout, options.rounds));
-    formulas.push_back(formula_of(it, ContextMethod::ring));
+    runs.push_back(run_context(spec, ContextMethod::ring, layout, options.rounds));
+    formulas.push_back(formula_of(spec, ContextMethod::ring));
   }
   const std::vector<ContextRun> rings = runs;
-  const std::string obstacle = parallel::ulysses_obstacle(it.heads, it.kv_heads, it.num_ranks);
+  const std::string obstacle = parallel::ulysses_violation(spec.heads, spec.kv_heads, spec.num_ranks);
   if (obstacle.empty()) {
-    runs.push_back(run_context(it, ContextMethod::ulysses, ContextLayout::contiguous, options.rounds));
-    formulas.push_back(formula_of(it, ContextMethod::ulysses));
+    runs.push_back(run_context(spec, ContextMethod::ulysses, ContextLayout::contiguous, options.rounds));
+    formulas.push_back(formula_of(spec, ContextMethod::ulysses));
   }
-  const ContextRank one = run_on_one(it, options.rounds);
+  const ContextRank one = run_on_one(spec, options.rounds);
 
   std::string text = fmt::format(
       "{} × {} tokens over c = {} ranks, {} heads and {} key/value heads of {}, {}, {}\n\nWork at each step of the "
-      "ring, in squares of a piece ({} tokens):\n",
-      it.batch, it.length, it.num_ranks, it.heads, it.kv_heads, it.head_dim, it.causal ? "causal" : "bidirectional",
-      name_of(it.dtype), it.length / (2 * it.num_ranks));
-  for (const ContextRun& run : rings) text += "\n" + work_table(it, run);
-  text +=
-      fmt::format("\n{}q = 2·b·(s/c)·h_kv·e bytes, q' the same in the type of sums.\n", bytes_table(runs, formulas));
-  if (!obstacle.empty()) text += fmt::format("No ulysses: {}.\n", obstacle);
+      "ring, in units of p², where p = {} tokens is the length of a piece:\n",
+      spec.batch, spec.length, spec.num_ranks, spec.heads, spec.kv_heads, spec.head_dim,
+      spec.causal ? "causal" : "bidirectional", name_of(spec.dtype), spec.length / (2 * spec.num_ranks));
+  for (const ContextRun& run : rings) text += "\n" + work_table(spec, run);
+  text += fmt::format("\n{}q = 2·b·(s/c)·h_kv·e bytes, q' the same number of elements in the accumulation type.\n",
+                      bytes_table(runs, formulas));
+  if (!obstacle.empty()) text += fmt::format("Ulysses is not possible: {}.\n", obstacle);
   text += "\n" + summary_table(runs, one);
-  if (it.num_ranks > usable_cores())
-    text += fmt::format("{} ranks take turns on {} cores: their times are of the machine, not of the method.\n",
-                        it.num_ranks, usable_cores());
-  return finish_lab({options.json, options.out}, "context", text, report_of(it, runs, formulas, one), draw(it, rings),
-                    findings_of(it, runs, formulas));
+  if (spec.num_ranks > usable_cores())
+    text += fmt::format("{} ranks share {} cores, so their times show the machine, not the method.\n", spec.num_ranks,
+                        usable_cores());
+  return finish_lab({options.json, options.out}, "context", text, report_of(spec, runs, formulas, one),
+                    draw(spec, rings), findings_of(spec, runs, formulas));
 }
 
 }  // namespace
 
-void define_lab_context(const Arguments& app, Chosen& chosen) {
-  auto o = keep<ContextLab>(app, chosen, run_lab_context);
+void define_lab_context(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<ContextLabOptions>(app, chosen, run_lab_context);
   app.add_option("--nproc", o->nproc, "ranks that share the sequence [4]").type_name("N");
-  app.add_option("--seq", o->seq, "tokens of the sequence [2048]").type_name("T");
+  app.add_option("--seq", o->seq, "tokens per sequence [2048]").type_name("T");
   app.add_option("--batch", o->batch, "sequences [1]").type_name("B");
   app.add_option("--heads", o->heads, "query heads [4]").type_name("H");
-  app.add_option("--kv-heads", o->kv_heads, "key/value heads [as many]").type_name("H");
-  app.add_option("--head-dim", o->head_dim, "size of a head [32]").type_name("D");
-  app.add_flag("--bidirectional", o->bidirectional, "every token sees every token, as in BERT");
+  app.add_option("--kv-heads", o->kv_heads, "key/value heads [as --heads]").type_name("H");
+  app.add_option("--head-dim", o->head_dim, "head dimension [32]").type_name("D");
+  app.add_flag("--bidirectional", o->bidirectional, "bidirectional attention, as in BERT");
   app.add_option("--precision", o->precision, "storage type [fp32]")
       .type_name("fp64|fp32|bf16|fp16")
       .one_of({"fp64", "fp32", "bf16", "fp16"});
-  app.add_option("--rounds", o->rounds, "times each is run [3]").type_name("N");
+  app.add_option("--rounds", o->rounds, "runs of each method [3]").type_name("N");
   app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
   app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }

@@ -1,5 +1,6 @@
-// Attention over one sequence shared by ranks, run by threads of this process: per rank the compute at each step of the
-// ring (from its trace), bytes sent (from its communicator) and memory (from its account).
+// Runs attention over one sequence that is divided over ranks (threads of this process). Records for each rank: the
+// compute at each ring step (from the trace), the bytes sent (from the communicator), and the peak memory (from the
+// allocator).
 #pragma once
 
 #include <cstdint>
@@ -18,26 +19,26 @@ struct ContextCase {
   DType dtype = DType::f32;
 };
 
-// Index 0 is forward, 1 backward.
+// Results of one rank. In the arrays of two, index 0 is forward and 1 backward.
 struct ContextRank {
   nn::TokenMap tokens;
-  std::vector<int64_t> pairs[2];   // by step of the ring: (query, key) pairs
-  std::vector<double> step_ms[2];  // and their duration
-  uint64_t sent[2] = {0, 0};
+  std::vector<int64_t> pairs[2];   // indexed by step of the ring: number of (query, key) pairs
+  std::vector<double> step_ms[2];  // indexed by step of the ring: duration
+  uint64_t sent[2] = {0, 0};       // bytes
   double ms[2] = {0, 0}, waited_ms = 0;
-  uint64_t peak_bytes = 0;  // including input, output and gradients
+  uint64_t peak_bytes = 0;  // includes input, output and gradients
 };
 
 struct ContextRun {
   std::string name;
   std::vector<ContextRank> ranks;
-  double error = 0;  // of outputs and gradients against one device, relative L2
+  double error = 0;  // relative L2 difference of outputs and gradients from those of one device
 };
 
 enum class ContextMethod : uint8_t { ring, ulysses };
 
-// All ranks run forward and backward `rounds` times; times are those of each rank's fastest round.
-ContextRun run_context(const ContextCase& it, ContextMethod method, parallel::ContextLayout layout, int rounds);
-ContextRank run_on_one(const ContextCase& it, int rounds);
+// All ranks run forward and backward `rounds` times. The times of a rank are those of its fastest round.
+ContextRun run_context(const ContextCase& spec, ContextMethod method, parallel::ContextLayout layout, int rounds);
+ContextRank run_on_one(const ContextCase& spec, int rounds);
 
 }  // namespace esp::app

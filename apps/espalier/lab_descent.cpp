@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "esp/device/pool.h"
-#include "esp/sync/compress/feedback.h"
-#include "esp/sync/problems/drive.h"
+#include "esp/sync/compress/error_feedback.h"
+#include "esp/sync/problems/train_problem.h"
 
 namespace esp::app {
 namespace {
@@ -16,7 +16,7 @@ double distance(std::span<const double> x, const std::vector<double>& to) {
   return sum / static_cast<double>(to.size());
 }
 
-// Neolithic feedback sends one encoded vector per round, in both phases.
+// Number of encoded vectors that a step sends. With "neolithic" feedback it is one per round, in both phases.
 double rounds_of(const std::string& feedback) {
   const size_t colon = feedback.find(':');
   return feedback.starts_with("neolithic") ? (colon == std::string::npos ? 2 : std::stod(feedback.substr(colon + 1)))
@@ -48,22 +48,23 @@ DescentProblem quadratic_problem(int nodes, int64_t dim, double heterogeneity, d
           }};
 }
 
-Descent descend(const DescentProblem& problem, const DescentCase& it, double lr, int64_t steps) {
+Descent descend(const DescentProblem& problem, const DescentCase& spec, double lr, int64_t steps) {
   Descent run;
-  run.it = it;
-  const auto compressor = sync::make_compressor(it.compress);
+  run.spec = spec;
+  const auto compressor = sync::make_compressor(spec.compress);
   const auto count = static_cast<int64_t>(problem.start.size());
-  // EF and EF21 store the decoded values, which a second compression would change; so must their aggregation methods.
-  const bool two_phase = sync::find_feedback(it.feedback).two_phase;
+  // EF and EF21 store the decoded values. An aggregation method that compresses a second time would change them, so
+  // these feedbacks exclude such methods.
+  const bool two_phase = sync::find_feedback(spec.feedback).two_phase;
   run.method = sync::cheapest_method(*compressor, count, DType::f64, problem.nodes, {two_phase});
   for (int rank = 0; rank < problem.nodes; ++rank)
     run.formula_bytes = std::max(
         run.formula_bytes,
-        rounds_of(it.feedback) *
+        rounds_of(spec.feedback) *
             static_cast<double>(sync::bytes_sent(run.method, *compressor, count, DType::f64, problem.nodes, rank)));
-  const bool inside = it.feedback == "ef";  // the step size is part of the stored residual
+  const bool inside = spec.feedback == "ef";  // with EF, the stored residual already contains the step size
   std::vector<double> sent(static_cast<size_t>(problem.nodes));
-  sync::on_ranks(problem.nodes, [&](comm::Communicator* ranks) {
+  sync::run_on_ranks(problem.nodes, [&](comm::Communicator* ranks) {
     device::MemoryAccount account;
     device::MemoryPool pool{account};
     sync::FeedbackSetup setup;
@@ -75,7 +76,7 @@ Descent descend(const DescentProblem& problem, const DescentCase& it, double lr,
     setup.sum.seed = 1;
     setup.sum.ordered = true;
     setup.method = run.method;
-    const auto feedback = sync::make_feedback(it.feedback, setup);
+    const auto feedback = sync::make_feedback(spec.feedback, setup);
     std::vector<double> x = problem.start, g(x.size()), out(x.size());
     const int me = ranks->rank();
     if (me == 0) run.error.push_back(distance(x, problem.minimiser));

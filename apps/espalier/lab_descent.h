@@ -1,5 +1,5 @@
-// Descent with compressed gradients and error feedback, between real ranks (threads of this process). Without an
-// optimizer: x ← x − γ·exchange(g_i), so the result is directly comparable with theory.
+// Gradient descent with compressed gradients and error feedback, between real ranks (threads of this process). It uses
+// no optimizer but x ← x − γ·exchange(g_i), so results can be compared directly with theory.
 #pragma once
 
 #include <functional>
@@ -25,11 +25,12 @@ struct DescentCase {
 };
 
 struct Descent {
-  DescentCase it;
+  DescentCase spec;
   sync::AggregationMethod method = sync::AggregationMethod::gather;
-  std::vector<double> error;                     // ‖x − x*‖² / d, before the first step and after each
-  double bytes_per_step = 0, formula_bytes = 0;  // of the rank that sends most
+  std::vector<double> error;  // ‖x − x*‖² / d before the first step and after each step
+  // bytes sent per step by the busiest rank: measured, and by the formula
+  double bytes_per_step = 0, formula_bytes = 0;
 };
-Descent descend(const DescentProblem& problem, const DescentCase& it, double lr, int64_t steps);
+Descent descend(const DescentProblem& problem, const DescentCase& spec, double lr, int64_t steps);
 
 }  // namespace esp::app

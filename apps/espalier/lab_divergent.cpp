@@ -28,7 +28,7 @@ std::vector<double> mean_of(const std::vector<std::vector<double>>& x) {
   return mean;
 }
 
-// Bytes of weights: the consensus distance is one element.
+// Bytes that this rank sent. Almost all are weights: the consensus distance is one element.
 uint64_t sent(const comm::Communicator& ranks) {
   uint64_t bytes = 0;
   for (const comm::CallStats& s : ranks.stats()) bytes += s.bytes_sent;
@@ -37,28 +37,31 @@ uint64_t sent(const comm::Communicator& ranks) {
 
 }  // namespace
 
-void define_copies_options(const Arguments& app, DivergentLab& o) {
+void add_divergent_options(const Arguments& app, DivergentLabOptions& o) {
   app.add_option("--nproc", o.nproc, "ranks, each a node of the problem [8]").type_name("N");
-  app.add_option("--problem", o.problem, "what they minimise [quadratic]").type_name("quadratic|logistic");
-  app.add_option("--dim", o.dim, "its coordinates [64]").type_name("D");
-  app.add_option("--heterogeneity", o.heterogeneity, "how far the nodes' answers are apart [1]").type_name("Z");
-  app.add_option("--noise", o.noise, "of a gradient, standard deviation [0.5]").type_name("S");
-  app.add_option("--steps", o.steps, "of each way [640]").type_name("N");
+  app.add_option("--problem", o.problem, "objective [quadratic]").type_name("quadratic|logistic");
+  app.add_option("--dim", o.dim, "dimension of the problem [64]").type_name("D");
+  app.add_option("--heterogeneity", o.heterogeneity, "heterogeneity of the nodes' minima [1]").type_name("Z");
+  app.add_option("--noise", o.noise, "standard deviation of gradient noise [0.5]").type_name("S");
+  app.add_option("--steps", o.steps, "steps of each method [640]").type_name("N");
   app.add_option("--lr", o.lr, "step size [0.05]").type_name("G");
   app.add_option("--json", o.json, "write the figures as JSON").type_name("FILE");
   app.add_option("--out", o.out, "folder for text, JSON and picture").type_name("DIR");
 }
 
-void check(const DivergentLab& o) {
+void check(const DivergentLabOptions& o) {
   if (o.nproc < 2 || o.nproc > 64) throw UsageError(fmt::format("--nproc: got {}; expected 2 to 64 ranks", o.nproc));
   if (o.steps < 10 || o.dim < 1 || o.dim > 1'000'000)
-    throw UsageError("expected --steps >= 10, --dim from 1 to 1000000");
+    throw UsageError(
+        fmt::format("got --steps {}, --dim {}; expected --steps >= 10, --dim from 1 to 1000000", o.steps, o.dim));
   if (!(o.lr > 0) || !(o.noise >= 0) || !(o.heterogeneity >= 0))
-    throw UsageError("expected --lr > 0, --noise and --heterogeneity >= 0");
+    throw UsageError(fmt::format(
+        "got --lr {}, --noise {}, --heterogeneity {}; expected --lr > 0, --noise >= 0, --heterogeneity >= 0", o.lr,
+        o.noise, o.heterogeneity));
   find_row("--problem", kProblems, o.problem);
 }
 
-std::unique_ptr<sync::OptimizationProblem> problem_of(const DivergentLab& o) {
+std::unique_ptr<sync::OptimizationProblem> make_problem(const DivergentLabOptions& o) {
   sync::ProblemOptions options;
   options.nodes = o.nproc;
   options.dim = o.dim;
@@ -68,28 +71,29 @@ std::unique_ptr<sync::OptimizationProblem> problem_of(const DivergentLab& o) {
   return find_row("--problem", kProblems, o.problem).make(options);
 }
 
-std::string words_of(const DivergentLab& o, const sync::OptimizationProblem& problem) {
+std::string settings_text(const DivergentLabOptions& o, const sync::OptimizationProblem& problem) {
   return fmt::format(
       "{} ranks, each a node of a {} problem in {} coordinates: L = {:.3f}, σ = {}, heterogeneity {}; SGD "
       "with step {} for {} steps",
       o.nproc, o.problem, o.dim, problem.smoothness(), o.noise, o.heterogeneity, o.lr, o.steps);
 }
 
-DivergentRun run_copies(const DivergentLab& o, const sync::OptimizationProblem& problem, const CopiesCase& it) {
+DivergentRun run_divergent(const DivergentLabOptions& o, const sync::OptimizationProblem& problem,
+                           const DivergentCase& spec) {
   const auto ranks = static_cast<size_t>(o.nproc);
-  DivergentRun run{it, std::vector<double>(static_cast<size_t>(o.steps)), 0, 0, 0, 0};
-  std::vector<std::vector<std::vector<double>>> seen(ranks);  // by rank and step
+  DivergentRun run{spec, std::vector<double>(static_cast<size_t>(o.steps)), 0, 0, 0, 0};
+  std::vector<std::vector<std::vector<double>>> seen(ranks);  // indexed by rank and step
   std::vector<uint64_t> bytes(ranks);
-  sync::on_ranks(o.nproc, [&](comm::Communicator* comm) {
+  sync::run_on_ranks(o.nproc, [&](comm::Communicator* comm) {
     const auto r = static_cast<size_t>(comm->rank());
-    sync::DriveOptions options;
-    options.sync = it.sync;
+    sync::ProblemTrainingOptions options;
+    options.sync = spec.sync;
     options.lr = o.lr;
     options.steps = o.steps;
-    options.seen = [&](int64_t, std::span<const double> x, sync::Strategy&) {
+    options.on_step = [&](int64_t, std::span<const double> x, sync::Strategy&) {
       seen[r].emplace_back(x.begin(), x.end());
     };
-    sync::drive(problem, comm, options);
+    sync::train_problem(problem, comm, options);
     bytes[r] = sent(*comm);
   });
   const auto dim = static_cast<double>(o.dim);
@@ -113,27 +117,28 @@ DivergentRun run_copies(const DivergentLab& o, const sync::OptimizationProblem& 
   return run;
 }
 
-Cells head_of_rows() {
-  return {"way", "bytes/step", "formula", "f(x̄) − f*", "worst rank off by", "consensus"};
+Cells table_head() {
+  return {"method", "bytes/step", "formula", "f(x̄) − f*", "error of worst rank", "consensus"};
 }
 
-Cells row_of(const DivergentLab& o, const DivergentRun& run) {
+Cells table_row(const DivergentLabOptions& o, const DivergentRun& run) {
   const auto steps = static_cast<double>(o.steps);
-  return {run.it.name,
+  return {run.spec.name,
           fmt::format("{:.1f}", static_cast<double>(run.bytes) / steps),
-          run.it.formula_bytes < 0 ? "" : fmt::format("{:.1f}", run.it.formula_bytes / steps),
+          run.spec.formula_bytes < 0 ? "" : fmt::format("{:.1f}", run.spec.formula_bytes / steps),
           fmt::format("{:.3e}", run.excess),
           fmt::format("{:.4f}", run.worst),
           fmt::format("{:.2e}", run.consensus)};
 }
 
-Json report_of(const DivergentLab& o, const sync::OptimizationProblem& problem, const std::vector<DivergentRun>& runs) {
+Json report_json(const DivergentLabOptions& o, const sync::OptimizationProblem& problem,
+                 const std::vector<DivergentRun>& runs) {
   Json rows = Json::array();
   for (const DivergentRun& run : runs)
-    rows.push_back({{"name", run.it.name},
-                    {"method", run.it.sync.method},
+    rows.push_back({{"name", run.spec.name},
+                    {"method", run.spec.sync.method},
                     {"bytes", run.bytes},
-                    {"formula_bytes", run.it.formula_bytes},
+                    {"formula_bytes", run.spec.formula_bytes},
                     {"excess_loss", run.excess},
                     {"worst", run.worst},
                     {"consensus", run.consensus},
@@ -151,7 +156,7 @@ Json report_of(const DivergentLab& o, const sync::OptimizationProblem& problem, 
 
 namespace {
 
-// Replicas that average periodically jump at each average: the curve is the mean over one period.
+// The averaging period of a method. Its error jumps at each average, so the curve shows the mean over one period.
 size_t period_of(const sync::Options& options) {
   if (options.method == "local") return static_cast<size_t>(options.tau);
   return options.method == "allreduce" ? 1 : static_cast<size_t>(std::max<int64_t>(1, options.period));
@@ -166,14 +171,14 @@ double mean_before(const std::vector<double>& error, size_t end, size_t period) 
 
 }  // namespace
 
-std::vector<Series> error_series(const std::vector<DivergentRun>& runs) {
-  std::vector<Series> all;
+std::vector<PictureSeries> error_series(const std::vector<DivergentRun>& runs) {
+  std::vector<PictureSeries> all;
   for (const DivergentRun& run : runs) {
-    Series series{run.it.name, {}, false};
+    PictureSeries series{run.spec.name, {}, false};
     double next = 1;
     for (size_t k = 0; k < run.error.size(); ++k) {
       if (static_cast<double>(k + 1) < next) continue;
-      const double error = mean_before(run.error, k + 1, period_of(run.it.sync));
+      const double error = mean_before(run.error, k + 1, period_of(run.spec.sync));
       if (error > 0) series.points.emplace_back(static_cast<double>(k + 1), error);
       next = std::max(next + 1, next * 1.03);
     }

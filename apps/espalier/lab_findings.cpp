@@ -24,7 +24,7 @@ const MarkRow& row_of(Mark mark) {
   return kMarks[static_cast<size_t>(mark)];
 }
 
-// Integers in full with thousands separators, others with six digits.
+// Formats integers in full with thousands separators, other numbers with six digits.
 std::string number(double value, std::string_view unit) {
   std::string text;
   if (value == std::floor(value) && std::abs(value) < 1e15) {
@@ -41,15 +41,15 @@ std::string number(double value, std::string_view unit) {
 }  // namespace
 
 const char* const kMarkLegend =
-    "✓: the figures agree (± the tolerance). ✓ convention: the lecture counts in the way named beside it. "
-    "≠: not the lecture's figure, for the reason beside it. No mark: shown, not compared.";
+    "✓: the figures are equal (± the tolerance). ✓ convention: equal if counted as the lecture does (see the note). "
+    "≠: differs from the lecture's figure (see the note). No mark: not compared.";
 
 std::string_view name_of(Mark mark) {
   return row_of(mark).name;
 }
 
 std::string result_text(Mark mark, double tolerance) {
-  constexpr double kNegligible = 1e-4;  // rounding of sums
+  constexpr double kNegligible = 1e-4;  // a smaller tolerance only allows for rounding of sums and is not printed
   const std::string_view result = row_of(mark).result;
   if (mark != Mark::agrees || tolerance < kNegligible) return std::string(result);
   return fmt::format("{} ± {:.2g} %", result, 100 * tolerance);
@@ -61,7 +61,7 @@ Mark Finding::mark() const {
   if (!printed || (modelled.empty() && measured.empty())) return check == Check::none ? Mark::none : Mark::agrees;
   const auto is_printed = [&](const std::string& text) {
     const std::optional<Figure> ours = parse_figure(text);
-    return text.empty() || (ours && agrees(*printed, *ours, tolerance));
+    return text.empty() || (ours && figures_match(*printed, *ours, tolerance));
   };
   if (is_printed(modelled) && is_printed(measured)) return Mark::agrees;
   return !convention.empty() && !note.empty() && is_printed(convention) ? Mark::convention : Mark::differs;
@@ -103,7 +103,7 @@ bool Findings::all_hold() const {
   return std::none_of(all_.begin(), all_.end(), [](const Finding& one) { return one.mark() == Mark::wrong; });
 }
 
-// Notes are sentences: they follow the columns without wrapping.
+// Notes stand after the last column and are not wrapped.
 std::string Findings::text() const {
   std::vector<Cells> rows;
   for (const Finding& one : all_)

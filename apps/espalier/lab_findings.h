@@ -1,7 +1,7 @@
-// Findings of a lab, row by row: the lecture's figure, the result of a formula or a simulation, and the measurement.
+// Findings of a lab, one per row: the lecture's figure, the result of a formula or a simulation, and the measurement.
 //
-// Figures with one correct value (counts, bytes, frames, losses that must be equal) are asserted: a lab with a wrong
-// one ends with exit code 1. Times are shown without assertion.
+// A figure with one correct value (counts, bytes, frames, losses that must be equal) is asserted. If an asserted figure
+// is wrong, the lab ends with exit code 1. Times are shown without an assertion.
 #pragma once
 
 #include <cstdint>
@@ -14,53 +14,53 @@
 namespace esp::app {
 
 enum class Mark : uint8_t {
-  none,        // nothing to compare
-  agrees,      // the asserted figures are equal, and equal to the lecture's
-  convention,  // the lecture counts in another way, named in the note; computed in that way the figure is equal
-  differs,     // different from the lecture's figure; the note gives the reason
-  wrong,       // an asserted figure is wrong
+  none,        // there is nothing to compare
+  agrees,      // no assertion failed, and the figures are equal to the lecture's
+  convention,  // equal only if counted in the lecture's way, which the note describes
+  differs,     // the figure differs from the lecture's; the note gives the reason
+  wrong,       // the assertion of this row failed
 };
 std::string_view name_of(Mark mark);
 
 struct Finding {
   enum class Check : uint8_t { none, holds, fails };
   std::string what, lecture, modelled, measured;
-  Check check = Check::none;  // modelled against measured
-  double tolerance = 0;       // relative; of the check, and of the comparison with the lecture
+  Check check = Check::none;  // compares modelled with measured
+  double tolerance = 0;       // relative tolerance of `check` and of the comparison with the lecture
   std::string note;           // the reason for a difference from the lecture
-  std::string convention;     // the figure computed with the lecture's convention: "3.5 GB"
+  std::string convention;     // the figure as the lecture would count it: "3.5 GB"
 
-  // Computes every mark. A lecture's figure is compared within its printed digits.
+  // The mark of this row. A figure is compared with the lecture's within the digits that the lecture prints.
   Mark mark() const;
 };
 
 class Findings {
  public:
-  // Shown side by side; a cell may be empty.
+  // Adds a row without an assertion; a cell may be empty.
   Finding& show(std::string what, std::string lecture, std::string modelled, std::string measured);
-  // Asserts equal numbers. `unit` follows them.
+  // Asserts that two numbers are equal. `unit` is printed after them.
   Finding& exact(std::string what, std::string lecture, double modelled, double measured, std::string_view unit = "");
-  // Asserts equal texts.
+  // Asserts that two texts are equal.
   Finding& same(std::string what, std::string lecture, std::string modelled, std::string measured);
-  // Asserts a relative tolerance, for figures with a stated rounding.
+  // Asserts that two numbers are equal within a relative tolerance (`part`), for figures that are rounded or noisy.
   Finding& within(std::string what, std::string lecture, double modelled, double measured, double part,
                   std::string_view unit = "");
-  // Asserts a condition; `measured` describes it.
+  // Asserts a condition (`true_here`); `measured` describes it.
   Finding& holds(std::string what, std::string lecture, std::string modelled, std::string measured, bool true_here);
 
   bool empty() const { return all_.empty(); }
   bool all_hold() const;
   const std::vector<Finding>& all() const { return all_; }
-  std::string text() const;  // a table for a terminal
+  std::string text() const;  // table for a terminal
   Json json() const;
 
  private:
   std::vector<Finding> all_;
 };
 
-// Content of the result column: "✓", "✓ ± 1 %", "✓ convention", "≠", "WRONG".
+// Text of the result column: "✓", "✓ ± 1 %", "✓ convention", "≠", "WRONG".
 std::string result_text(Mark mark, double tolerance);
-// The legend of those marks, one sentence.
+// One sentence that explains the texts of the result column.
 extern const char* const kMarkLegend;
 
 }  // namespace esp::app

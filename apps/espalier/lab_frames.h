@@ -8,11 +8,11 @@
 
 namespace esp::app {
 
-// Runs the shift-0 ring round by round over a transport between `size` threads, reads every rank's memory after each
-// round, and names its content in letters (rank 0 starts with a0 a1 …).
+// Runs a ring all-reduce (shift 0) round by round over a transport between `size` threads. Reads every rank's memory
+// after each round and names its content in letters (rank 0 starts with a0 a1 …).
 std::vector<comm::RingFrame> run_ring_frames(int size);
 
-// Empty when both are equal; otherwise describes the first difference.
+// Describes the first difference; empty if both are equal.
 std::string difference(const std::vector<comm::RingFrame>& real, const std::vector<comm::RingFrame>& expected);
 
 std::string to_text(const comm::RingFrame& frame, int number);

@@ -1,5 +1,5 @@
-// One rank of `espalier lab hosts`: sums floats over the transport of each pair, checks the sum, and prints one line of
-// JSON with the bytes sent to each peer and the duration of each call.
+// One rank of `espalier lab hosts`. Runs an all-reduce of floats, checks the sum, and prints one line of JSON with the
+// bytes sent to each peer and the duration of each call.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -20,7 +20,7 @@ struct HostRank {
   int repeats = 3;
 };
 
-std::unique_ptr<net::World> meet(const launch::Environment& environment) {
+std::unique_ptr<net::World> join_world(const launch::Environment& environment) {
   const launch::Placement here = launch::read_environment(environment);
   net::RendezvousOptions options;
   options.rank = here.rank;
@@ -44,19 +44,20 @@ std::vector<uint64_t> sent_by_peer(const net::Transport& transport) {
   return sent;
 }
 
-// ring_scattered: the ring over ranks assigned round-robin to the hosts, as a scheduler may place them.
+// If `scattered` (ring_scattered), the ring visits the hosts round-robin, as after a scheduler's round-robin placement
+// of ranks.
 std::unique_ptr<comm::Communicator> open(const net::World& world, bool scattered, int ranks_per_host) {
   comm::CommOptions options;
   options.timeout = std::chrono::seconds(60);
-  auto everyone = std::make_unique<comm::ScheduledCommunicator>(world, world.everyone(), options);
-  if (!scattered) return everyone;
+  auto all_ranks = std::make_unique<comm::ScheduledCommunicator>(world, world.world_group(), options);
+  if (!scattered) return all_ranks;
   const int hosts = world.size / ranks_per_host;
-  return everyone->split(0, world.rank % ranks_per_host * hosts + world.rank / ranks_per_host);
+  return all_ranks->split(0, world.rank % ranks_per_host * hosts + world.rank / ranks_per_host);
 }
 
 int run_host_rank(const HostRank& o) {
   const launch::Environment environment = launch::process_environment();
-  const auto world = meet(environment);
+  const auto world = join_world(environment);
   const bool scattered = o.algorithm == "ring_scattered";
   const auto comm = open(*world, scattered, launch::read_environment(environment).local_size);
   const net::Transport& transport = *dynamic_cast<comm::ScheduledCommunicator&>(*comm).transport();
@@ -83,7 +84,7 @@ int run_host_rank(const HostRank& o) {
   for (const float value : out)
     if (value != want)
       throw CommError(CommError::Kind::corrupt, world->rank,
-                      fmt::format("wrong sum: got {}; expected {}", value, want));
+                      fmt::format("all-reduce: got the sum {}; expected {}", value, want));
   comm->barrier();
   fmt::print("{}\n", Json{{"rank", world->rank}, {"sent", sent}, {"ms", ms}}.dump());
   return static_cast<int>(ExitCode::done);
@@ -91,11 +92,11 @@ int run_host_rank(const HostRank& o) {
 
 }  // namespace
 
-void define_lab_host_rank(const Arguments& app, Chosen& chosen) {
-  auto o = keep<HostRank>(app, chosen, run_host_rank);
-  app.add_option("--algorithm", o->algorithm, "row of the table, or ring_scattered");
-  app.add_option("--count", o->count, "floats");
-  app.add_option("--repeats", o->repeats, "calls");
+void define_lab_host_rank(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<HostRank>(app, chosen, run_host_rank);
+  app.add_option("--algorithm", o->algorithm, "all-reduce algorithm, or ring_scattered");
+  app.add_option("--count", o->count, "number of floats");
+  app.add_option("--repeats", o->repeats, "number of calls");
 }
 
 }  // namespace esp::app

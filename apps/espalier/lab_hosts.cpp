@@ -1,8 +1,9 @@
-// espalier lab hosts: all-reduce between hosts connected by a slow link. Hosts are network namespaces of this machine,
-// so the measured part needs root; without it the lab says so and shows schedules and formulas.
+// espalier lab hosts: all-reduce between hosts with a slow link between them. The hosts are network namespaces of this
+// machine, so measuring needs root. Without root, the lab prints this and shows only schedules and formulas.
 //
-// With M hosts of G ranks, N = MG, the bytes leaving a host in an all-reduce of S bytes are at least 2(M−1)/M·S
-// (hierarchical, torus), 2(N−1)/N·S for a ring through ranks in order, and G times that with round-robin placement.
+// With M hosts of G ranks each (N = MG), an all-reduce of S bytes makes each host send at least 2(M−1)/M·S
+// (hierarchical, torus). A ring through the ranks in order sends 2(N−1)/N·S per host. A ring through ranks that are
+// placed round-robin sends G times that.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -29,7 +30,7 @@
 namespace esp::app {
 namespace {
 
-struct HostsLab {
+struct HostsLabOptions {
   int hosts = 2, ranks = 2, mbit = 200, repeats = 3;
   size_t bytes = size_t{3} << 20;
   std::string json, out;
@@ -37,23 +38,23 @@ struct HostsLab {
 
 constexpr const char* kAlgorithms[] = {"ring_scattered", "ring", "hierarchical", "torus2d"};
 
-struct Crossed {
+struct HostTraffic {
   std::string algorithm;
-  double formula_bytes = 0;            // leaving each host, one call
-  double model_ms = 0;                 // those bytes at the link's rate
+  double formula_bytes = 0;            // bytes leaving each host per call, by the formula
+  double model_ms = 0;                 // time for formula_bytes at the link's rate
   double counted_bytes = -1, ms = -1;  // measured; negative: not measured
 };
 
-double leaving(const HostsLab& o, const std::string& algorithm) {
+double bytes_leaving_host(const HostsLabOptions& o, const std::string& algorithm) {
   const double hosts = o.hosts, size = o.hosts * o.ranks, bytes = static_cast<double>(o.bytes);
   if (algorithm == "hierarchical" || algorithm == "torus2d") return 2 * (hosts - 1) / hosts * bytes;
   return 2 * (size - 1) / size * bytes * (algorithm == "ring_scattered" ? o.ranks : 1);
 }
 
-std::vector<Crossed> modelled(const HostsLab& o) {
-  std::vector<Crossed> rows;
+std::vector<HostTraffic> modelled(const HostsLabOptions& o) {
+  std::vector<HostTraffic> rows;
   for (const char* algorithm : kAlgorithms) {
-    Crossed row{algorithm, leaving(o, algorithm), 0};
+    HostTraffic row{algorithm, bytes_leaving_host(o, algorithm), 0};
     row.model_ms = row.formula_bytes * 8 / (o.mbit * 1e6) * 1e3;
     rows.push_back(row);
   }
@@ -68,23 +69,23 @@ std::string random_hex() {
   return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
-void measure(const HostsLab& o, const ShapedHosts& hosts, std::vector<Crossed>& rows) {
+void measure(const HostsLabOptions& o, const ShapedHosts& hosts, std::vector<HostTraffic>& rows) {
   const obs::TemporaryFolder folder;
   const std::string secret = folder.path() + "/secret";
   write_file(secret, random_hex());
   std::filesystem::permissions(secret, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
-  for (Crossed& row : rows) {
-    const std::vector<Ended> ended =
-        hosts.run({"env", "ESPALIER_SECRET_FILE=" + secret, own_path(), "lab", "host-rank", "--algorithm",
+  for (HostTraffic& row : rows) {
+    const std::vector<ChildResult> ended =
+        hosts.run({"env", "ESPALIER_SECRET_FILE=" + secret, executable_path(), "lab", "host-rank", "--algorithm",
                    row.algorithm, "--count", std::to_string(o.bytes / 4), "--repeats", std::to_string(o.repeats)},
                   o.ranks, std::chrono::minutes(2));
     std::vector<double> slowest(static_cast<size_t>(o.repeats));
     std::vector<double> by_host(static_cast<size_t>(o.hosts));
     for (size_t rank = 0; rank < ended.size(); ++rank) {
       if (ended[rank].code != 0)
-        throw CommError(
-            CommError::Kind::lost, static_cast<int>(rank),
-            fmt::format("{} ended with exit code {}: {}", row.algorithm, ended[rank].code, ended[rank].err));
+        throw CommError(CommError::Kind::lost, static_cast<int>(rank),
+                        fmt::format("{}: rank {} ended with exit code {}: {}", row.algorithm, rank, ended[rank].code,
+                                    ended[rank].err));
       const Json said = parse_json(ended[rank].out, "lab host-rank");
       for (size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], said.at("ms")[i].get<double>());
       const size_t host = rank / static_cast<size_t>(o.ranks);
@@ -98,7 +99,8 @@ void measure(const HostsLab& o, const ShapedHosts& hosts, std::vector<Crossed>& 
   }
 }
 
-// Grids in virtual time: maximum sent by one rank and number of rounds, compared with the formulas.
+// All-reduce on a grid in virtual time: the bytes of the rank that sends most and the rounds, compared with the
+// formulas.
 struct Grid {
   const char *algorithm, *words, *formula;
   std::vector<int> dims;
@@ -125,26 +127,26 @@ comm::SimulationResult simulate(const Grid& grid, size_t count) {
 }
 
 void add_grids(Findings& findings, Json& json) {
-  constexpr size_t kCount = 16 * 27 * 64;  // divisible by every grid
+  constexpr size_t kCount = 16 * 27 * 64;  // number of elements; every grid's number of ranks divides it
   for (const Grid& grid : kGrids) {
     const comm::SimulationResult seen = simulate(grid, kCount);
     uint64_t most = 0;
     for (const comm::SimulatedRank& rank : seen.ranks) most = std::max(most, rank.bytes_sent);
-    findings.exact(fmt::format("{}: sent by a rank of S = {} B", grid.words, 4 * kCount), grid.formula,
+    findings.exact(fmt::format("{}: bytes sent per rank, S = {} B", grid.words, 4 * kCount), grid.formula,
                    std::round(grid.of_s * 4 * kCount), static_cast<double>(most), "B");
     findings.exact(fmt::format("{}: rounds", grid.words), "", grid.rounds, seen.num_rounds);
     json.push_back({{"algorithm", grid.algorithm}, {"dims", grid.dims}, {"sent", most}, {"rounds", seen.num_rounds}});
   }
 }
 
-BarChart chart_of(const HostsLab& o, const std::vector<Crossed>& rows) {
+BarChart chart_of(const HostsLabOptions& o, const std::vector<HostTraffic>& rows) {
   const bool here = rows.front().ms >= 0;
   BarChart chart{fmt::format("All-reduce of {:.1f} MB between {} hosts of {} ranks at {} Mbit/s, ms{}",
                              static_cast<double>(o.bytes) / 1e6, o.hosts, o.ranks, o.mbit, here ? "" : " (by formula)"),
                  {here ? "measured" : "by formula"},
-                 here ? "bytes that leave a host, at the link's rate" : "",
+                 here ? "bytes that leave a host / link rate" : "",
                  {}};
-  for (const Crossed& row : rows)
+  for (const HostTraffic& row : rows)
     chart.bars.push_back({row.algorithm,
                           {here ? row.ms : row.model_ms},
                           here ? row.model_ms : 0,
@@ -152,35 +154,37 @@ BarChart chart_of(const HostsLab& o, const std::vector<Crossed>& rows) {
   return chart;
 }
 
-void check(const HostsLab& o) {
+void check(const HostsLabOptions& o) {
   if (o.hosts < 2 || o.hosts > 8 || o.ranks < 1 || o.ranks > 8)
-    throw UsageError("expected --hosts from 2 to 8, --ranks from 1 to 8");
-  if (o.mbit < 1 || o.mbit > 100000 || o.repeats < 1)
-    throw UsageError("expected --mbit from 1 to 100000, --repeats >= 1");
-  if (o.bytes == 0 || o.bytes % (4 * static_cast<size_t>(o.hosts * o.ranks)) != 0)
     throw UsageError(
-        fmt::format("--bytes: got {}; must be a multiple of 4 times the {} ranks", o.bytes, o.hosts * o.ranks));
+        fmt::format("got --hosts {}, --ranks {}; expected --hosts from 2 to 8, --ranks from 1 to 8", o.hosts, o.ranks));
+  if (o.mbit < 1 || o.mbit > 100000 || o.repeats < 1)
+    throw UsageError(fmt::format("got --mbit {}, --repeats {}; expected --mbit from 1 to 100000, --repeats >= 1",
+                                 o.mbit, o.repeats));
+  if (o.bytes == 0 || o.bytes % (4 * static_cast<size_t>(o.hosts * o.ranks)) != 0)
+    throw UsageError(fmt::format("--bytes: got {}; must be a multiple of {} (4 bytes for each rank)", o.bytes,
+                                 4 * o.hosts * o.ranks));
 }
 
-int run_lab_hosts(const HostsLab& o) {
+int run_lab_hosts(const HostsLabOptions& o) {
   check(o);
-  std::vector<Crossed> rows = modelled(o);
-  std::string why_not = ShapedHosts::why_not();
+  std::vector<HostTraffic> rows = modelled(o);
+  std::string unavailable_reason = ShapedHosts::unavailable_reason();
   std::unique_ptr<ShapedHosts> hosts;
-  if (why_not.empty()) try {
+  if (unavailable_reason.empty()) try {
       hosts = std::make_unique<ShapedHosts>(o.hosts, fmt::format("{}mbit", o.mbit));
     } catch (const IoError& error) {  // root in a container may lack network privileges
-      why_not = error.what();
+      unavailable_reason = error.what();
     }
   if (hosts) measure(o, *hosts, rows);
   Findings findings;
   std::vector<Cells> cells;
   Json json = Json::array(), grids = Json::array();
-  for (const Crossed& row : rows) {
+  for (const HostTraffic& row : rows) {
     const bool here = row.ms >= 0;
     cells.push_back({row.algorithm, fmt::format("{:.0f}", row.formula_bytes),
-                     here ? fmt::format("{:.0f}", row.counted_bytes) : "not here", fmt::format("{:.0f}", row.model_ms),
-                     here ? fmt::format("{:.0f}", row.ms) : "not here"});
+                     here ? fmt::format("{:.0f}", row.counted_bytes) : "not measured",
+                     fmt::format("{:.0f}", row.model_ms), here ? fmt::format("{:.0f}", row.ms) : "not measured"});
     const std::string what = fmt::format("{}: bytes that leave a host", row.algorithm);
     if (here)
       findings.exact(what, "", row.formula_bytes, row.counted_bytes, "B");
@@ -196,22 +200,22 @@ int run_lab_hosts(const HostsLab& o) {
   }
   add_grids(findings, grids);
   const BarChart chart = chart_of(o, rows);
-  std::string text =
-      fmt::format("{} hosts of {} ranks, {} Mbit/s each way, all-reduce of {} bytes, median of {}\n\n{}\n", o.hosts,
-                  o.ranks, o.mbit, o.bytes, o.repeats,
-                  text_table({"algorithm", "leave a host, formula", "counted", "at the rate, ms", "ms"}, cells));
-  if (!why_not.empty())
+  std::string text = fmt::format(
+      "{} hosts of {} ranks, {} Mbit/s each way, all-reduce of {} bytes, median of {}\n\n{}\n", o.hosts, o.ranks,
+      o.mbit, o.bytes, o.repeats,
+      text_table({"algorithm", "bytes leaving a host, formula", "counted", "ms at link rate", "ms"}, cells));
+  if (!unavailable_reason.empty())
     text += fmt::format(
         "NOT MEASURED: {}. The measurement needs root and network namespaces; only formulas and schedules are "
         "shown.\n\n",
-        why_not);
+        unavailable_reason);
   text += bars_text(chart, 50);
   const Json report = {{"hosts", o.hosts},
                        {"ranks_per_host", o.ranks},
                        {"mbit", o.mbit},
                        {"bytes", o.bytes},
-                       {"measured", why_not.empty()},
-                       {"why_not", why_not},
+                       {"measured", unavailable_reason.empty()},
+                       {"unavailable_reason", unavailable_reason},
                        {"algorithms", json},
                        {"grids", grids}};
   return finish_lab({o.json, o.out}, "hosts", text, report, bars_svg(chart), findings);
@@ -219,13 +223,13 @@ int run_lab_hosts(const HostsLab& o) {
 
 }  // namespace
 
-void define_lab_hosts(const Arguments& app, Chosen& chosen) {
-  auto o = keep<HostsLab>(app, chosen, run_lab_hosts);
-  app.add_option("--hosts", o->hosts, "namespaces [2]").type_name("M");
-  app.add_option("--ranks", o->ranks, "of each [2]").type_name("G");
+void define_lab_hosts(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<HostsLabOptions>(app, chosen, run_lab_hosts);
+  app.add_option("--hosts", o->hosts, "hosts (network namespaces) [2]").type_name("M");
+  app.add_option("--ranks", o->ranks, "ranks per host [2]").type_name("G");
   app.add_option("--mbit", o->mbit, "Mbit/s of each link [200]").type_name("R");
-  app.add_option("--bytes", o->bytes, "of the buffer [3145728]").type_name("S");
-  app.add_option("--repeats", o->repeats, "calls of which the median is taken [3]").type_name("N");
+  app.add_option("--bytes", o->bytes, "bytes of the buffer [3145728]").type_name("S");
+  app.add_option("--repeats", o->repeats, "calls; their median is printed [3]").type_name("N");
   app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
   app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }

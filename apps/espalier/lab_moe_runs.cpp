@@ -22,7 +22,7 @@ using device::MemoryCategory;
 using tensor::Tensor;
 
 constexpr int64_t kVocab = 128, kSubjects = 8;
-constexpr Duration kPatience = std::chrono::minutes(2);
+constexpr Duration kTimeout = std::chrono::minutes(2);
 
 model::ModelConfig config_of(const MoeLabOptions& o, double aux, double capacity) {
   model::ModelConfig c = model::default_config("gpt");
@@ -39,8 +39,8 @@ model::ModelConfig config_of(const MoeLabOptions& o, double aux, double capacity
   return c;
 }
 
-// Sequences about one of a few subjects with different frequencies, each with its own words and rule. Routers without
-// the balance loss follow the frequencies.
+// Generates sequences. Each belongs to one of a few subjects, which differ in frequency, in token ids, and in the rule
+// for the next token. Without the load-balancing loss, the expert loads follow these frequencies.
 void fill_tokens(const MoeLabOptions& o, uint64_t batch, const Tensor& inputs, const Tensor& targets) {
   const auto draw = [&](int64_t s, int64_t i) {
     return random_bits(o.seed, 1 + batch, static_cast<uint64_t>(s * (o.seq + 2) + i));
@@ -60,17 +60,17 @@ void fill_tokens(const MoeLabOptions& o, uint64_t batch, const Tensor& inputs, c
   }
 }
 
-class ExpertsOf final : public nn::ParallelOps {
+class ExpertParallelOps final : public nn::ParallelOps {
  public:
-  explicit ExpertsOf(const nn::TokenDispatcher& exchange) : exchange_(exchange) {}
+  explicit ExpertParallelOps(const nn::TokenDispatcher& exchange) : exchange_(exchange) {}
   const nn::TokenDispatcher& experts() const override { return exchange_; }
 
  private:
   const nn::TokenDispatcher& exchange_;
 };
 
-// Memory and a tape.
-struct Place {
+// Memory, threads and tape of one training run.
+struct TrainingState {
   device::MemoryAccount account;
   device::MemoryPool pool{account};
   device::ThreadPool threads{1};
@@ -82,10 +82,10 @@ struct Place {
 
 struct MoeTraining::Impl {
   MoeLabOptions options;
-  Place place;
+  TrainingState place;
   std::unique_ptr<model::Model> model;
   model::ModelBatch batch;
-  uint64_t next_batch = 1;  // 0 is held out
+  uint64_t next_batch = 1;  // batch 0 is held out for evaluation
 
   Impl(const MoeLabOptions& o, double aux) : options(o), model(model::make_model(config_of(o, aux, 0))) {
     model->parameters().materialize(place.context, DType::f32, true);
@@ -103,9 +103,9 @@ struct MoeTraining::Impl {
   }
   double scale() const { return 1.0 / static_cast<double>(options.batch * options.seq); }
 
-  double look(model::Model& at, nn::RoutingReport* report) {
+  double evaluate(model::Model& at, nn::RoutingReport* report) {
     fill_tokens(options, 0, batch.inputs, batch.targets);
-    const autograd::NoRecording quiet(place.tape);
+    const autograd::NoGradGuard no_grad(place.tape);
     nn::ForwardContext one = pass(false, report);
     return tensor::item(at.forward(one, batch, scale()).total.value()) * scale();
   }
@@ -129,19 +129,19 @@ void MoeTraining::train() {
 }
 
 double MoeTraining::loss() {
-  return impl_->look(*impl_->model, nullptr);
+  return impl_->evaluate(*impl_->model, nullptr);
 }
 
 std::vector<ExpertLoads> MoeTraining::loads() {
   nn::RoutingReport report;
-  impl_->look(*impl_->model, &report);
+  impl_->evaluate(*impl_->model, &report);
   std::vector<ExpertLoads> all;
   for (const auto& layer : report.layers) all.push_back({layer.loads, layer.aux / static_cast<double>(layer.tokens)});
   return all;
 }
 
-// The same weights in a model with that capacity.
-MoeTraining::Drops MoeTraining::drops(double factor) {
+// Copies the weights into a model with this capacity factor and counts the dropped routing choices.
+MoeTraining::CapacityDrops MoeTraining::drops(double factor) {
   Impl& i = *impl_;
   const auto other = model::make_model(config_of(i.options, 0, factor));
   nn::ParameterList &to = other->parameters(), &from = i.model->parameters();
@@ -149,12 +149,12 @@ MoeTraining::Drops MoeTraining::drops(double factor) {
   for (size_t u = 0; u < to.units().size(); ++u)
     std::memcpy(to.units()[u].values.data(), from.units()[u].values.data(), to.units()[u].values.bytes());
   nn::RoutingReport report;
-  i.look(*other, &report);
+  i.evaluate(*other, &report);
   nn::MoeOptions layer;
   layer.num_experts = i.options.experts;
   layer.num_chosen = i.options.chosen;
   layer.capacity = factor;
-  Drops drops{factor, nn::capacity_of(layer, i.options.seq), 0, 0};
+  CapacityDrops drops{factor, nn::expert_capacity(layer, i.options.seq), 0, 0};
   for (const auto& one : report.layers) {
     drops.dropped += one.dropped;
     drops.choices += one.tokens * i.options.chosen;
@@ -162,7 +162,7 @@ MoeTraining::Drops MoeTraining::drops(double factor) {
   return drops;
 }
 
-ExpertTraffic exchange_bytes(const MoeLabOptions& o, int ranks, bool balanced) {
+ExpertTraffic measure_expert_traffic(const MoeLabOptions& o, int ranks, bool balanced) {
   nn::MoeOptions layer;
   layer.num_experts = o.experts;
   layer.num_chosen = o.chosen;
@@ -179,11 +179,11 @@ ExpertTraffic exchange_bytes(const MoeLabOptions& o, int ranks, bool balanced) {
   net::run_threads(ranks, [&](net::World& world) {
     comm::CommOptions options;
     options.transport = "inproc";
-    const auto comm = comm::make_communicator(world, world.everyone(), options);
+    const auto comm = comm::make_communicator(world, world.world_group(), options);
     const auto exchange =
-        parallel::make_token_dispatcher({ranks > 1 ? comm.get() : nullptr, nullptr, nullptr}, kPatience);
-    const ExpertsOf regions(*exchange);
-    Place place;
+        parallel::make_token_dispatcher({ranks > 1 ? comm.get() : nullptr, nullptr, nullptr}, kTimeout);
+    const ExpertParallelOps regions(*exchange);
+    TrainingState place;
     nn::ParameterList list, experts(nn::ModelShards{{}, {comm->rank(), ranks}});
     const nn::Moe moe(list, experts, "mlp", layer);
     for (nn::ParameterList* one : {&list, &experts}) {
@@ -192,7 +192,8 @@ ExpertTraffic exchange_bytes(const MoeLabOptions& o, int ranks, bool balanced) {
     }
     const Tensor x = tensor::zeros(place.context, {o.batch, o.seq, dim}, DType::f32, MemoryCategory::other);
     if (balanced) {
-      // The router reads the first E channels; token t has the largest in t, t + 1, … t + k − 1.
+      // The router reads the first E channels. Token t has its largest values in the channels t, t + 1, … t + k − 1
+      // (mod E).
       Tensor& w = list.find("mlp.router.weight").weight.value;
       std::fill_n(w.as<float>(), w.count(), 0.0f);
       for (int64_t e = 0; e < o.experts; ++e) w.as<float>()[e * o.experts + e] = 1;

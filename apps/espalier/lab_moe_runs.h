@@ -1,5 +1,5 @@
-// Runs of lab moe: a small model with experts that is really trained, its routers under decreasing capacities, and its
-// experts divided over ranks with counted communication.
+// Runs of lab moe. They train a small mixture-of-experts model, count dropped tokens by expert capacity, and count the
+// bytes that expert-parallel ranks send.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ struct MoeLabOptions {
   uint64_t seed = 1;
 };
 
-// Of the experts of one layer, over a held-out batch.
+// Loads of the experts of one layer, over a held-out batch.
 struct ExpertLoads {
   std::vector<int64_t> loads;
-  double balance = 0;  // E·Σ f_e·p_e: 1 for equal shares, E where one expert has all tokens
+  double balance = 0;  // E·Σ f_e·p_e: 1 for equal shares, E if one expert gets all tokens
 };
 
 class MoeTraining {
@@ -28,29 +28,29 @@ class MoeTraining {
   ~MoeTraining();
 
   void train();
-  double loss();                     // per token, over the held-out batch
-  std::vector<ExpertLoads> loads();  // by layer
-  // Fraction of choices that a capacity factor drops, over all layers.
-  struct Drops {
+  double loss();                     // mean per token of the held-out batch
+  std::vector<ExpertLoads> loads();  // one entry per layer
+  // Routing choices dropped with this capacity factor, summed over all layers.
+  struct CapacityDrops {
     double factor = 0;
     int64_t capacity = 0, dropped = 0, choices = 0;
   };
-  Drops drops(double factor);
+  CapacityDrops drops(double factor);
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-// One layer forward and backward on ranks that divide the experts, each with `batch` sequences.
+// Traffic of one layer, forward and backward, on ranks that divide the experts. Each rank has `batch` sequences.
 struct ExpertTraffic {
   int ranks = 1;
-  bool balanced = false;       // every expert gets equally many rows; otherwise by a random router
-  uint64_t calls = 0;          // irregular all-to-alls of one rank
-  uint64_t counted_bytes = 0;  // sent in them by all ranks
-  uint64_t integer_bytes = 0;  // sent before, for the counts
-  double formula_bytes = 0;    // 4·(ep − 1)/ep·k·T·h·e of all ranks
+  bool balanced = false;       // true: every expert gets the same number of rows; false: a random router chooses
+  uint64_t calls = 0;          // number of irregular all-to-alls that one rank runs
+  uint64_t counted_bytes = 0;  // bytes that all ranks send in these all-to-alls
+  uint64_t integer_bytes = 0;  // bytes that all ranks send to exchange the row counts
+  double formula_bytes = 0;    // 4·(ep − 1)/ep·k·T·h·e, summed over all ranks
 };
-ExpertTraffic exchange_bytes(const MoeLabOptions& options, int ranks, bool balanced);
+ExpertTraffic measure_expert_traffic(const MoeLabOptions& options, int ranks, bool balanced);
 
 }  // namespace esp::app

@@ -1,5 +1,5 @@
-// espalier lab numbers: the figures of the lectures compared with computed ones, with the reasons for differences, and
-// the bytes and the rate of a real run on this machine.
+// espalier lab numbers: compares the figures of the lectures with computed figures and gives the reasons for
+// differences. It also shows the bytes and the rate of a real run on this machine.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -12,15 +12,15 @@
 namespace esp::app {
 namespace {
 
-struct NumbersLab {
+struct NumbersLabOptions {
   std::string json, out;
   bool no_run = false;
 };
 
-// Memory of GPT-3 with mixed-precision Adam, as the lectures list it.
+// Picture of the memory of GPT-3 with mixed-precision Adam, as the lectures list it.
 std::string picture(const std::vector<plan::ReferenceNumber>& numbers) {
   BarChart chart;
-  chart.title = "What Adam in mixed precision keeps, GB";
+  chart.title = "Memory of mixed-precision Adam, GB";
   chart.parts = {"weights", "gradients", "master weights", "first moments", "second moments"};
   Bar bar;
   bar.name = "GPT-3, 175 B";
@@ -33,17 +33,17 @@ std::string picture(const std::vector<plan::ReferenceNumber>& numbers) {
   Bar small = bar;
   small.name = "Llama 3, 70 B";
   for (double& part : small.parts) part *= 70.0 / 175;
-  small.note = "1120 GB: 14 of them";
+  small.note = "1120 GB: 14 A100s of 80 GB";
   chart.bars.push_back(small);
   return bars_svg(chart);
 }
 
-// "14 GB", "0.44": a computed figure, in the row's unit.
+// Formats a computed figure in the row's unit: "14 GB", "0.44".
 std::string with_unit(const std::string& figure, const std::string& unit) {
   return unit.empty() ? figure : figure + " " + unit;
 }
 
-// Every figure of the lectures beside the computed one; the comparison gives the mark.
+// Adds every figure of the lectures beside the computed one.
 void add_numbers(const std::vector<plan::ReferenceNumber>& numbers, Findings& findings) {
   for (const plan::ReferenceNumber& one : numbers) {
     Finding& row = findings.show(one.item, one.printed, with_unit(one.shown, one.unit), "");
@@ -53,10 +53,10 @@ void add_numbers(const std::vector<plan::ReferenceNumber>& numbers, Findings& fi
   }
 }
 
-// A small gpt trained for real: memory of mixed-precision Adam, and processor utilisation.
+// Trains a small gpt and adds the memory of mixed-precision Adam and the CPU utilisation.
 void add_run(Findings& findings) {
   LabTrainer trainer;
-  const Trained run =
+  const TrainedRun run =
       trainer.run("bf16", 1,
                   {"model.arch=gpt", "model.layers=4", "model.heads=4", "model.dim=256", "model.seq_len=128",
                    "train.global_batch=4", "train.precision=bf16", "train.steps=8"});
@@ -64,13 +64,13 @@ void add_run(Findings& findings) {
     return static_cast<double>(run.ranks[0].memory.at(std::string("device.") + category).current) /
            static_cast<double>(run.parameters);
   };
-  const std::string phi = fmt::format("of {} parameters trained here", run.parameters);
-  findings.within("weights, 16 bits: bytes a parameter, " + phi, "2", 2, bytes("parameter"), 0.001);
-  findings.within("gradients, 16 bits: bytes a parameter", "2", 2, bytes("gradient"), 0.001);
-  findings.within("master weights and two moments: bytes a parameter", "4 + 4 + 4", 12, bytes("optimizer"), 0.001);
+  const std::string phi = fmt::format("{} parameters trained here", run.parameters);
+  findings.within("weights, 16 bits: bytes per parameter, " + phi, "2", 2, bytes("parameter"), 0.001);
+  findings.within("gradients, 16 bits: bytes per parameter", "2", 2, bytes("gradient"), 0.001);
+  findings.within("master weights and two moments: bytes per parameter", "4 + 4 + 4", 12, bytes("optimizer"), 0.001);
   const double achieved = 6.0 * static_cast<double>(run.parameters) * run.tokens_per_s;
   findings
-      .show("achieved here by that run, 6TP", "160 TFLOP/s on an A100", "",
+      .show("FLOP/s of that run, counted as 6TP", "160 TFLOP/s on an A100", "",
             fmt::format("{:.1f} GFLOP/s, {:.0f} tokens/s", achieved * 1e-9, run.tokens_per_s))
       .note = "other hardware";
   findings
@@ -79,7 +79,7 @@ void add_run(Findings& findings) {
       .note = "other hardware";
 }
 
-int run_lab_numbers(const NumbersLab& o) {
+int run_lab_numbers(const NumbersLabOptions& o) {
   const std::vector<plan::ReferenceNumber> numbers = plan::reference_numbers();
   Findings findings;
   add_numbers(numbers, findings);
@@ -100,9 +100,9 @@ int run_lab_numbers(const NumbersLab& o) {
 
 }  // namespace
 
-void define_lab_numbers(const Arguments& app, Chosen& chosen) {
-  auto o = keep<NumbersLab>(app, chosen, run_lab_numbers);
-  app.add_flag("--no-run", o->no_run, "the figures alone, nothing trained");
+void define_lab_numbers(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<NumbersLabOptions>(app, chosen, run_lab_numbers);
+  app.add_flag("--no-run", o->no_run, "only computed figures, no training run");
   app.add_option("--json", o->json, "write the figures as JSON").type_name("FILE");
   app.add_option("--out", o->out, "folder for text, JSON and picture").type_name("DIR");
 }

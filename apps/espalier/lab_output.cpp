@@ -31,7 +31,8 @@ void write_lab(const LabFiles& files, const std::string& name, const std::string
 int finish_lab(const LabFiles& files, const std::string& name, const std::string& text, const Json& report,
                const std::string& svg, const Findings& findings) {
   std::string whole = text;
-  if (!findings.empty()) whole += fmt::format("{}Side by side:\n{}", whole.empty() ? "" : "\n", findings.text());
+  if (!findings.empty())
+    whole += fmt::format("{}Lecture, model and measurement:\n{}", whole.empty() ? "" : "\n", findings.text());
   fmt::print("{}", whole);
   Json all = report;
   if (all.is_object() && !findings.empty()) all["findings"] = findings.json();
@@ -39,7 +40,7 @@ int finish_lab(const LabFiles& files, const std::string& name, const std::string
   if (!files.out.empty() && !findings.empty())
     write_file(fmt::format("{}/{}.findings.json", files.out, name), findings.json().dump(1) + "\n");
   if (findings.all_hold()) return static_cast<int>(ExitCode::done);
-  fmt::print(stderr, "espalier: lab {}: a figure marked WRONG above is not the figure that it must be\n", name);
+  fmt::print(stderr, "espalier: lab {}: at least one asserted figure is wrong; it is marked WRONG above\n", name);
   return static_cast<int>(ExitCode::internal);
 }
 

@@ -1,4 +1,4 @@
-// Output of a lab: its report as JSON on request, and a folder with text, JSON and picture.
+// Output of a lab. On request: a JSON report (--json), and a folder with text, JSON and picture (--out).
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace esp::app {
 
 struct LabFiles {
-  std::string json, out;  // a file and a folder; empty: none
+  std::string json, out;  // json: path of the report file; out: path of the folder; empty: not written
 };
 
 // Prints text and findings, writes the requested files and prints the folder's path. Returns the exit code: 1 if an

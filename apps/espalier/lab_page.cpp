@@ -81,13 +81,13 @@ std::string article(const LabResult& one) {
       name, svg_escaped(std::string(one.lab->title)), one.seconds,
       one.exit_code == 0 ? "" : fmt::format(" · <span class=\"bad\">exit {}</span>", one.exit_code),
       svg_escaped(std::string(one.lab->look)));
-  if (!one.complaint.empty()) html += "<pre class=\"bad\">" + svg_escaped(one.complaint) + "</pre>\n";
+  if (!one.error_text.empty()) html += "<pre class=\"bad\">" + svg_escaped(one.error_text) + "</pre>\n";
   if (!one.svg.empty())
     html += fmt::format("<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"picture: {}\">{}</div>\n",
                         svg_escaped(std::string(one.lab->title)), one.svg);
   html += findings_table(one.findings_json);
   if (!one.text.empty())
-    html += "<details><summary>everything it printed</summary><pre>" + svg_escaped(one.text) + "</pre></details>\n";
+    html += "<details><summary>full output</summary><pre>" + svg_escaped(one.text) + "</pre></details>\n";
   return html + "</article>\n";
 }
 
@@ -108,11 +108,11 @@ std::string labs_page(const std::vector<LabResult>& results, const std::string& 
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
       "content=\"width=device-width,initial-scale=1\"><title>Espalier: the lab</title>\n<style>{}</style></head>\n"
       "<body><a class=\"skip\" href=\"#labs\">to the experiments</a>\n<header><h1>The lab</h1>\n"
-      "<p class=\"lead\">{} experiments on distributed training, run on {} in {:.0f} s. Each row has the lecture's "
-      "figure, the model's and the one measured here. {}{}</p>\n<nav "
+      "<p class=\"lead\">{} experiments on distributed training, run on {} in {:.0f} s. Each row compares the "
+      "lecture's figure with the modelled and the measured one. {}{}</p>\n<nav "
       "aria-label=\"experiments\"><ul>{}</ul></nav></header>\n<main id=\"labs\">\n{}"
-      "</main>\n<footer>Written by <code>espalier lab --all</code>. Beside this page lie each lab's text, JSON and "
-      "picture.</footer></body></html>\n",
+      "</main>\n<footer>Written by <code>espalier lab --all</code>. The text, JSON and picture of each lab are in the "
+      "same folder.</footer></body></html>\n",
       kStyle, results.size(), svg_escaped(machine), seconds, kMarkLegend,
       failed == 0 ? "" : fmt::format(" <span class=\"bad\">{} failed.</span>", failed), contents, body);
 }

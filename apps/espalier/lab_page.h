@@ -1,5 +1,5 @@
-// The report of all labs as one page: pictures, figures side by side, texts. Self-contained, for light and dark
-// screens, down to the width of a phone.
+// The report of all labs as one HTML page: pictures, tables of figures, texts. The page needs no other files. It
+// supports light and dark mode and narrow screens.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace esp::app {
 
-// The files of one lab in the folder; empty where it failed before writing.
+// The files that one lab wrote into the folder; empty if it failed before that.
 struct LabResult {
   const Experiment* lab = nullptr;
   std::string chapter;
   int exit_code = 0;
   double seconds = 0;
-  std::string text, svg, findings_json, complaint;
+  std::string text, svg, findings_json, error_text;
 };
 
 std::string labs_page(const std::vector<LabResult>& results, const std::string& machine);

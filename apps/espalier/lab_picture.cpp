@@ -14,7 +14,7 @@ namespace {
 constexpr double kWidth = 860, kHeight = 520, kLeft = 80, kRight = 190, kTop = 50, kBottom = 60;
 
 struct Axis {
-  double low, high, from, to;  // values, pixels
+  double low, high, from, to;  // low and high are values; from and to are their positions in pixels
   double at(double value) const {
     double span = std::max(1e-9, std::log(high) - std::log(low));
     return from + (std::log(value) - std::log(low)) / span * (to - from);
@@ -35,7 +35,7 @@ std::string tick_y(double value, Axes axes) {
   return axes == Axes::plain ? fmt::format("{:g}", value) : micro(value);
 }
 
-// Decades between grid lines, so that a tall picture has about eight of them.
+// Number of decades between grid lines. A picture with many decades gets about eight lines.
 double decades(const Axis& axis) {
   return std::max(1.0, std::ceil(std::log10(axis.high / axis.low) / 8));
 }
@@ -43,9 +43,9 @@ double decades(const Axis& axis) {
 }  // namespace
 
 std::string draw_svg(const std::string& title, const std::string& x_axis, const std::string& y_axis,
-                     const std::vector<Series>& series, Axes axes) {
+                     const std::vector<PictureSeries>& series, Axes axes) {
   Axis x{1e300, 0, kLeft, kWidth - kRight}, y{1e300, 0, kHeight - kBottom, kTop};
-  for (const Series& line : series)
+  for (const PictureSeries& line : series)
     for (auto [a, b] : line.points) {
       x.low = std::min(x.low, a), x.high = std::max(x.high, a);
       y.low = std::min(y.low, b), y.high = std::max(y.high, b);
@@ -65,7 +65,7 @@ std::string draw_svg(const std::string& title, const std::string& x_axis, const 
   svg += fmt::format("<text transform=\"translate(18 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n", kHeight / 2,
                      svg_escaped(y_axis));
 
-  // Names at the lines' ends, moved apart where ends are close.
+  // Each line's name is printed at its right end. Names that would overlap are moved apart.
   std::vector<std::pair<double, size_t>> ends;
   for (size_t i = 0; i < series.size(); ++i) {
     if (series[i].points.empty()) continue;

@@ -1,5 +1,5 @@
-// A line chart of times against sizes, or of plain numbers: both axes logarithmic, one line per series, its name at its
-// end. Plain SVG for light and dark pages.
+// A line chart of times over sizes, or of plain numbers. Both axes are logarithmic. Each series is a line with its name
+// at the right end. Plain SVG for light and dark pages.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,16 @@
 
 namespace esp::app {
 
-struct Series {
+struct PictureSeries {
   std::string name;
-  std::vector<std::pair<double, double>> points;  // x, y > 0
+  std::vector<std::pair<double, double>> points;  // (x, y), both > 0
   bool dashed = false;
 };
 
-enum class Axes : uint8_t { time_of_bytes, plain };  // format of ticks: 64 KiB and 3 ms, or 1000 and 10⁻³
+// Format of the axis labels. time_of_bytes: "64 KiB" and "3 ms"; plain: 1000 and 10⁻³.
+enum class Axes : uint8_t { time_of_bytes, plain };
 
 std::string draw_svg(const std::string& title, const std::string& x_axis, const std::string& y_axis,
-                     const std::vector<Series>& series, Axes axes = Axes::time_of_bytes);
+                     const std::vector<PictureSeries>& series, Axes axes = Axes::time_of_bytes);
 
 }  // namespace esp::app

@@ -21,12 +21,12 @@ using parallel::ActionKind;
 using parallel::PipelineAction;
 using parallel::PipelineSchedule;
 
-constexpr Duration kPatience = std::chrono::seconds(60);
+constexpr Duration kTimeout = std::chrono::seconds(60);
 
-// The toy model, with timed actions.
-class Paced final : public parallel::Stage {
+// A toy model's stage whose actions take a fixed time.
+class TimedStage final : public parallel::PipelineStage {
  public:
-  Paced(parallel::ToyStage& stage, const PipelineSchedule& schedule, double unit_ms)
+  TimedStage(parallel::ToyStage& stage, const PipelineSchedule& schedule, double unit_ms)
       : stage_(stage), whole_(schedule.backward != parallel::Backward::split), unit_ms_(unit_ms) {
     unit_ms_ /= schedule.shape.chunks;
   }
@@ -39,7 +39,7 @@ class Paced final : public parallel::Stage {
   }
   void begin_backward(int, int) override { begun_ = Clock::now(); }
   void end_action(const PipelineAction& action) override {
-    // Weight gradients begin at the end of the previous action: they wait for nothing.
+    // A weight-gradient action needs no message, so it begins when the previous action ends.
     const double units = action.kind == ActionKind::backward && whole_ ? 2 : 1;
     const auto time = std::chrono::duration<double, std::milli>(units * unit_ms_);
     std::this_thread::sleep_until(begun_ + std::chrono::duration_cast<Duration>(time));
@@ -62,21 +62,23 @@ uint64_t bytes_sent(const parallel::StageEdges& edges) {
   return bytes;
 }
 
-// The spans of a step's actions, in the order of the schedule.
+// Recorded times of one step's actions, in the order of the schedule.
 std::vector<parallel::TimedAction> timed(const std::vector<PipelineAction>& actions, const obs::TraceRow& row) {
   std::vector<parallel::TimedAction> all;
   for (const obs::SpanRecord& record : row.records()) {
     if (std::string_view(record.category) != "compute") continue;
-    ESP_CHECK(all.size() < actions.size(), "more spans than actions");
+    ESP_CHECK(all.size() < actions.size(), "pipeline trace: got more spans than the {} actions of the schedule",
+              actions.size());
     all.push_back(
         {actions[all.size()], static_cast<double>(record.begin_ns) * 1e-6, static_cast<double>(record.end_ns) * 1e-6});
   }
-  ESP_CHECK(all.size() == actions.size(), "{} spans of {} actions", all.size(), actions.size());
+  ESP_CHECK(all.size() == actions.size(), "pipeline trace: got {} spans; expected {}, one per action", all.size(),
+            actions.size());
   return all;
 }
 
-// Shifts times to the first action, and computes idle time.
-void settle(parallel::Timeline& timeline) {
+// Makes all times relative to the start of the first action, and computes busy and idle times.
+void normalise(parallel::Timeline& timeline) {
   double begin = timeline.stages[0].actions[0].begin, end = begin;
   for (const auto& stage : timeline.stages) {
     begin = std::min(begin, stage.actions.front().begin);
@@ -104,10 +106,10 @@ PipelineRun run_pipeline(const PipelineSchedule& schedule, int num_units, double
   toy.hidden = 64;
   toy.dtype = DType::f32;
   const std::vector<int> cuts =
-      parallel::linear_partition(std::vector<double>(static_cast<size_t>(num_units), 1), shape.pieces());
+      parallel::linear_partition(std::vector<double>(static_cast<size_t>(num_units), 1), shape.virtual_stages());
 
   PipelineRun run;
-  std::mutex mutex;  // guards run; ranks write separate preallocated rows
+  std::mutex mutex;  // guards `run`, except elements that only one rank writes
   run.timeline.stages.resize(static_cast<size_t>(shape.stages));
   run.peak_live.resize(static_cast<size_t>(shape.stages));
   run.waited_ms.resize(static_cast<size_t>(shape.stages));
@@ -115,23 +117,23 @@ PipelineRun run_pipeline(const PipelineSchedule& schedule, int num_units, double
   net::run_threads(shape.stages, [&](net::World& world) {
     comm::CommOptions options;
     options.transport = "inproc";
-    options.timeout = kPatience;
-    auto comm = comm::make_communicator(world, world.everyone(), options);
+    options.timeout = kTimeout;
+    auto comm = comm::make_communicator(world, world.world_group(), options);
     const parallel::PipeEdges edges(comm.get(), shape.chunks > 1);
     device::MemoryAccount account;
     device::MemoryPool pool(account);
     device::ThreadPool threads(1);
     const tensor::Context context{{{}, &threads, nullptr}, &pool};
     parallel::ToyStage stage(context, toy, shape, world.rank, cuts);
-    Paced paced(stage, schedule, unit_ms);
+    TimedStage paced(stage, schedule, unit_ms);
     obs::Tracer tracer(world.rank);
     obs::TraceRow* trace = tracer.add_row("compute");
     const parallel::StagePlan plan = parallel::plan_of(schedule, world.rank);
-    parallel::PipelineRunner first(stage, context, edges.of_this_stage(), {kPatience, nullptr});
-    parallel::PipelineRunner second(paced, context, edges.of_this_stage(), {kPatience, trace});
+    parallel::PipelineRunner first(stage, context, edges.stage_edges(), {kTimeout, nullptr});
+    parallel::PipelineRunner second(paced, context, edges.stage_edges(), {kTimeout, trace});
     stage.begin_step();
-    first.run(plan);  // warm-up: allocates memory, opens connections
-    const uint64_t before = bytes_sent(edges.of_this_stage());
+    first.run(plan);  // warm-up: allocates memory and opens connections
+    const uint64_t before = bytes_sent(edges.stage_edges());
     stage.begin_step();
     comm->barrier();
     second.run(plan);
@@ -141,13 +143,13 @@ PipelineRun run_pipeline(const PipelineSchedule& schedule, int num_units, double
     run.timeline.stages[here].actions = timed(schedule.stages[here], *trace);
     run.timeline.stages[here].peak_live = run.peak_live[here] = second.peak_live();
     run.waited_ms[here] = second.exposed_ms();
-    run.boundary_bytes += bytes_sent(edges.of_this_stage()) - before;
+    run.boundary_bytes += bytes_sent(edges.stage_edges()) - before;
     for (parallel::ToyStage::ToyWeight& named : stage.all()) {
       const auto* data = named.weight.grad.as<std::byte>();
       run.gradients[{named.unit, named.part}].assign(data, data + named.weight.grad.bytes());
     }
   });
-  settle(run.timeline);
+  normalise(run.timeline);
   return run;
 }
 

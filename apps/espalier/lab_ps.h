@@ -1,5 +1,5 @@
-// Parameter servers over a quadratic with known minimum, run by threads of this process: common part of the labs with
-// servers.
+// Parameter servers that minimise a quadratic with a known minimum, run by threads of this process. Shared by the labs
+// with servers.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace esp::app {
 
-struct PsLab {
+struct PsLabOptions {
   int workers = 4, servers = 2;
   double step_ms = 10, slow = 4, seconds = 2, lr = 0.2, noise = 0.5;
   int64_t elements = 4096, staleness = 3;
@@ -17,14 +17,15 @@ struct PsLab {
 
 struct ModeRun {
   std::string name, mode;
-  int64_t staleness = 0;       // the bound of ssp
-  std::vector<int64_t> steps;  // by worker
+  int64_t staleness = 0;       // staleness bound of the mode ssp
+  std::vector<int64_t> steps;  // steps of each worker
   double wall_s = 0, error = 0;
-  std::string note;  // pushes by staleness
+  std::string note;  // text with the number of pushes for each staleness
   double steps_per_s() const;
 };
 
-// Asynchronous workers stop by the clock; workers in lockstep take as many steps as the slowest can.
-void run_mode(const PsLab& o, ModeRun& run);
+// Runs one mode for a fixed time. Asynchronous workers stop by the clock. Workers in lockstep run the number of steps
+// that the slowest worker can run in this time.
+void run_mode(const PsLabOptions& o, ModeRun& run);
 
 }  // namespace esp::app

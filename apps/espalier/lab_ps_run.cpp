@@ -14,7 +14,7 @@
 namespace esp::app {
 namespace {
 
-// One worker's memory and its part of the problem ½‖x − 1‖² with noise in its gradients.
+// One worker: its memory, and its instance of the problem ½‖x − 1‖² with noisy gradients.
 struct Worker {
   device::MemoryAccount account;
   device::MemoryPool pool{account};
@@ -23,7 +23,7 @@ struct Worker {
   std::unique_ptr<sync::Strategy> strategy;
   std::unique_ptr<optim::Optimizer> optimizer;
 
-  Worker(const PsLab& o, const ModeRun& run, comm::Communicator* ranks) {
+  Worker(const PsLabOptions& o, const ModeRun& run, comm::Communicator* ranks) {
     for (int layer = 0; layer < 4; ++layer) {
       list.begin_unit("layer" + std::to_string(layer));
       list.add("w" + std::to_string(layer), {o.elements / 4}, nn::Init::zeros(), false);
@@ -44,13 +44,13 @@ struct Worker {
     optimizer = strategy->make_optimizer(sgd);
   }
 
-  void step(const PsLab& o, int rank, int64_t step) {
+  void step(const PsLabOptions& o, int rank, int64_t step) {
     const bool slow = rank == o.workers - 1;
     strategy->begin_step();
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(o.step_ms * (slow ? o.slow : 1)));
     strategy->begin_pass({});
     auto& all = list.all();
-    // Synchronous servers sum W gradients; others apply each separately, at rate lr/W.
+    // Synchronous servers sum the gradients of W workers. Other servers apply each gradient separately, with rate lr/W.
     const double share = strategy->async_workers()->lockstep() ? 1.0 / o.workers : 1;
     for (auto p = all.rbegin(); p != all.rend(); ++p) {
       const auto* x = p->weight.value.as<float>();
@@ -85,13 +85,13 @@ double ModeRun::steps_per_s() const {
   return static_cast<double>(sum) / wall_s;
 }
 
-void run_mode(const PsLab& o, ModeRun& run) {
+void run_mode(const PsLabOptions& o, ModeRun& run) {
   run.steps.assign(static_cast<size_t>(o.workers), 0);
   const int64_t begun = now_ns();
   const auto until = begun + static_cast<int64_t>(o.seconds * 1e9);
   std::vector<int64_t> in_time(run.steps.size());
   net::run_threads(o.workers, [&](net::World& world) {
-    const auto comm = comm::make_communicator(world, world.everyone(), comm::test_options("inproc"));
+    const auto comm = comm::make_communicator(world, world.world_group(), comm::test_options("inproc"));
     Worker worker(o, run, comm.get());
     const auto me = static_cast<size_t>(world.rank);
     const bool lockstep = worker.strategy->async_workers()->lockstep();

@@ -7,7 +7,7 @@
 namespace esp::app {
 namespace {
 
-// Mid-tone hues with contrast on white and on black.
+// Colours of medium brightness, which have contrast on white and on black.
 constexpr const char* kColours[] = {"#2f7ed8", "#d9730d", "#2a9d5c", "#a05bd6", "#d6436e", "#8a8f98", "#b8860b"};
 
 }  // namespace

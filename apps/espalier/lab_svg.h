@@ -6,12 +6,12 @@
 
 namespace esp::app {
 
-// The opening tag, the styles (`grid` for thin lines) and the background; "</svg>" closes it.
+// The opening tag, the styles (class `grid` for thin lines) and the background. The caller appends "</svg>".
 std::string svg_open(double width, double height);
 std::string svg_escaped(const std::string& text);
-// `anchor` is start, middle or end; `more` is further attributes.
+// `anchor` is start, middle or end. `more` contains additional attributes.
 std::string svg_text(double x, double y, const char* anchor, const std::string& text, const std::string& more = "");
-// One of a few distinct hues, in rotation.
+// One of a few distinct colours; after the last one they repeat.
 const char* svg_colour(size_t index);
 
 }  // namespace esp::app

@@ -1,4 +1,4 @@
-// The experiments of `espalier lab`, by chapter: one row each; options and body are in lab_<name>.cpp.
+// The experiments of `espalier lab`, one row each, ordered by chapter. Options and code of a lab are in lab_<name>.cpp.
 #pragma once
 
 #include <span>
@@ -9,10 +9,10 @@
 namespace esp::app {
 
 struct Experiment {
-  Command command;               // name, a line of help, its options
-  std::string_view title;        // in the report
-  std::string_view look;         // hints for the reader: a few sentences
-  std::string_view in_all = "";  // arguments with --all, separated by spaces
+  Command command;               // name, help line and options of the subcommand
+  std::string_view title;        // title in the report
+  std::string_view look;         // text for the report: a few sentences about what to look at
+  std::string_view in_all = "";  // arguments that --all passes to this lab, separated by spaces
 };
 
 struct Chapter {
@@ -22,15 +22,15 @@ struct Chapter {
 
 std::span<const Chapter> chapters();
 
-void define_lab_activation(const Arguments& app, Chosen& chosen);
-void define_lab_collectives(const Arguments& app, Chosen& chosen);
-void define_lab_exchange(const Arguments& app, Chosen& chosen);
-void define_lab_hosts(const Arguments& app, Chosen& chosen);
-void define_lab_host_rank(const Arguments& app, Chosen& chosen);  // one rank of hosts
-void define_lab_offload(const Arguments& app, Chosen& chosen);
-void define_lab_policies(const Arguments& app, Chosen& chosen);
-void define_lab_staleness(const Arguments& app, Chosen& chosen);
-void define_lab_throughput(const Arguments& app, Chosen& chosen);
-void define_lab_zeropp(const Arguments& app, Chosen& chosen);
+void define_lab_activation(const Arguments& app, SelectedCommand& chosen);
+void define_lab_collectives(const Arguments& app, SelectedCommand& chosen);
+void define_lab_exchange(const Arguments& app, SelectedCommand& chosen);
+void define_lab_hosts(const Arguments& app, SelectedCommand& chosen);
+void define_lab_host_rank(const Arguments& app, SelectedCommand& chosen);  // subcommand for one rank of `lab hosts`
+void define_lab_offload(const Arguments& app, SelectedCommand& chosen);
+void define_lab_policies(const Arguments& app, SelectedCommand& chosen);
+void define_lab_staleness(const Arguments& app, SelectedCommand& chosen);
+void define_lab_throughput(const Arguments& app, SelectedCommand& chosen);
+void define_lab_zeropp(const Arguments& app, SelectedCommand& chosen);
 
 }  // namespace esp::app

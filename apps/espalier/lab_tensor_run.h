@@ -1,4 +1,5 @@
-// One model over the ranks of a tensor axis, run by threads of this process: bytes sent and kept by a layer.
+// Runs one model on the ranks of a tensor-parallel group, which are threads of this process. Measures the bytes that
+// one layer sends and keeps.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +16,20 @@ namespace esp::app {
 struct TensorCase {
   int num_ranks = 2;
   int64_t batch = 2, seq = 64;
-  model::ModelConfig model;  // its number of layers is ignored: a layer is the difference of two models
+  model::ModelConfig model;  // its number of layers is ignored: one layer is measured as the difference of two models
   bool sequence = false, keep_gathered = false;
 };
 
-// Of one layer and micro-batch, forward and backward.
+// Measurements of one layer and one micro-batch, forward and backward.
 struct TensorLayer {
-  double bytes_per_rank = 0;          // sent, mean over the ranks
-  std::map<comm::Op, int64_t> calls;  // of one rank
-  double kept_bytes = 0;              // of activations, from forward to backward
-  double loss = 0;                    // of the shorter model, equal on all ranks
+  double bytes_per_rank = 0;          // bytes sent, mean over the ranks
+  std::map<comm::Op, int64_t> calls;  // calls of one rank
+  double kept_bytes = 0;              // bytes of activations kept from forward to backward
+  double loss = 0;                    // loss of the model with fewer layers; equal on all ranks
 };
-TensorLayer measure_layer(const TensorCase& it);
+TensorLayer measure_layer(const TensorCase& spec);
 
-// Bytes sent by all ranks for a chain of matrices, and the error of its result relative to one rank's.
+// Bytes that all ranks send for a chain of matrices, and the error of the result relative to that of one rank.
 struct ChainRun {
   uint64_t bytes = 0;
   double error = 0;

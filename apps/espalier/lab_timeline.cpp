@@ -10,7 +10,7 @@
 namespace esp::app {
 namespace {
 
-constexpr const char* kShadeOfKind[] = {"░", "▓", "·"};  // by ActionKind
+constexpr const char* kShadeOfKind[] = {"░", "▓", "·"};  // indexed by ActionKind
 constexpr const char* kKinds[] = {"forward", "backward", "weight gradients"};
 
 std::string row_text(const parallel::StageTimeline& stage, double per_column) {
@@ -31,7 +31,7 @@ std::string row_text(const parallel::StageTimeline& stage, double per_column) {
 std::string box_svg(const parallel::TimedAction& timed, const TimelinePicture& picture, double left, double y,
                     double height, double pixels) {
   const double x = left + timed.begin * pixels, width = (timed.end - timed.begin) * pixels;
-  // Later chunks are paler, so that rounds of the stages are distinguishable.
+  // Later chunks are paler, so that the chunks of a stage can be distinguished.
   const double opacity = 1 - 0.45 * timed.action.chunk / std::max(1, picture.num_chunks);
   std::string svg = fmt::format(
       "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.0f}\" fill=\"{}\" fill-opacity=\"{:.2f}\" "
@@ -64,7 +64,8 @@ std::string timeline_key() {
 
 std::string timelines_svg(const std::string& title, const std::vector<TimelinePicture>& pictures) {
   constexpr double kWidth = 1200, kLeft = 80, kRight = 30, kTop = 84, kRow = 18, kBox = 15, kHead = 26;
-  // A picture much longer than the shortest would compress all others: it is truncated at the edge.
+  // A picture of more than twice the length of the shortest one is cut at the edge, because it would compress all
+  // others.
   double longest = 0, shortest = 1e300, height = kTop;
   for (const TimelinePicture& picture : pictures)
     shortest = std::min(shortest, picture.timeline.makespan / picture.unit);

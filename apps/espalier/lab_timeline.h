@@ -1,4 +1,4 @@
-// Pictures of pipelines: a row per stage, a box per action, gaps where the stage is idle.
+// Pictures of pipelines: one row per stage, one box per action, and a gap where the stage is idle.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 namespace esp::app {
 
 struct TimelinePicture {
-  std::string title;  // above its rows
+  std::string title;  // printed above the rows
   parallel::Timeline timeline;
   int num_chunks = 1;
-  double unit = 1;  // one unit of time in the timeline's unit: gives several pictures one scale
+  double unit = 1;  // duration of one unit, in the timeline's unit of time; gives several pictures the same scale
 };
 
-// `columns` is the width of the makespan. A box is the micro-batch and a shade: ░ forward, ▓ backward, · weight
-// gradients.
+// `columns` is the width of the whole timeline. A box shows the number of its micro-batch and a shade: ░ forward, ▓
+// backward, · weight gradients.
 std::string timeline_text(const TimelinePicture& picture, int columns);
 std::string timeline_key();  // legend of the shades
 

@@ -17,14 +17,14 @@ TEST(TimelinePicture, DrawsBoxesToScale) {
             "  stage 1 |  0░0▓▓▓1░1▓▓▓\n");
 }
 
-TEST(TimelinePicture, BoxesNarrowerThanTheirNumberAreCut) {
+TEST(TimelinePicture, TruncatesLabelsInNarrowBoxes) {
   EXPECT_EQ(timeline_text(two_stages(), 9),
             "1f1b & more\n"
             "  stage 0 |01  0▓ 1▓\n"
             "  stage 1 | 00▓11▓\n");
 }
 
-TEST(TimelinePicture, PicturesOfOneSvgHaveOneScale) {
+TEST(TimelinePicture, DrawsTimelinesOfOneSvgToSameScale) {
   TimelinePicture slow = two_stages();
   for (auto& stage : slow.timeline.stages)
     for (auto& timed : stage.actions) timed.begin *= 5, timed.end *= 5;
@@ -32,7 +32,7 @@ TEST(TimelinePicture, PicturesOfOneSvgHaveOneScale) {
   slow.unit = 5;
   const std::string svg = timelines_svg("title", {two_stages(), slow});
   EXPECT_NE(svg.find("1f1b &amp; more"), std::string::npos);
-  // The first forward of either is one ninth of the width.
+  // In both timelines the first forward takes one ninth of the width.
   const std::string box = "width=\"121.11\"";
   const size_t first = svg.find(box);
   ASSERT_NE(first, std::string::npos) << svg;

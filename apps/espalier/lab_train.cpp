@@ -34,8 +34,8 @@ TrainedRank rank_of(const Json& json) {
   return rank;
 }
 
-Trained read_run(const std::string& folder, int nproc) {
-  Trained run;
+TrainedRun read_run(const std::string& folder, int nproc) {
+  TrainedRun run;
   std::istringstream lines(obs::read_whole_file(folder + "/metrics.jsonl", kLargest));
   for (std::string line; std::getline(lines, line);) {
     const Json json = parse_json(line, folder + "/metrics.jsonl");
@@ -68,7 +68,7 @@ uint64_t TrainedRank::sent(const std::string& op, const std::string& group) cons
   return sum;
 }
 
-double Trained::median_step_ms(size_t skip) const {
+double TrainedRun::median_step_ms(size_t skip) const {
   std::vector<double> times(step_ms.begin() + static_cast<ptrdiff_t>(std::min(skip, step_ms.size() - 1)),
                             step_ms.end());
   std::sort(times.begin(), times.end());
@@ -82,7 +82,7 @@ LabTrainer::LabTrainer() {
   obs::write_whole_file(folder_.path() + "/empty.toml", "");
 }
 
-Trained LabTrainer::run(const std::string& name, int nproc, const std::vector<std::string>& settings) {
+TrainedRun LabTrainer::run(const std::string& name, int nproc, const std::vector<std::string>& settings) {
   std::vector<std::string> all = {"data.train=[\"" + tokens_ + "\"]",
                                   "data.bin_type=u16",
                                   "data.objective=next_token",
@@ -95,10 +95,11 @@ Trained LabTrainer::run(const std::string& name, int nproc, const std::vector<st
   all.insert(all.end(), settings.begin(), settings.end());
   const std::string folder = folder_.path() + "/" + name;
   std::vector<std::string> command = {
-      own_path(), "train", folder_.path() + "/empty.toml", "--nproc", std::to_string(nproc), "--run-dir", folder};
+      executable_path(), "train", folder_.path() + "/empty.toml", "--nproc", std::to_string(nproc),
+      "--run-dir",       folder};
   for (const std::string& one : all) command.insert(command.end(), {"--set", one});
   run_or_throw(command, std::chrono::minutes(4));
-  Trained run = read_run(folder, nproc);
+  TrainedRun run = read_run(folder, nproc);
   run.command = fmt::format("espalier train --nproc {} --set {}", nproc, fmt::join(settings, " --set "));
   return run;
 }

@@ -1,4 +1,4 @@
-// A real run of `espalier train` for a lab: its ranks, a run folder, and the results written there.
+// Runs `espalier train` for a lab in a temporary run folder, and reads the results that it writes there.
 #pragma once
 
 #include <cstdint>
@@ -10,42 +10,44 @@
 
 namespace esp::app {
 
-// Bytes of one category in a tier, of one rank.
+// Bytes of one memory category in one tier, on one rank.
 struct MemoryBytes {
   uint64_t current = 0, peak = 0;
 };
 
 struct TrainedRank {
-  std::map<std::string, MemoryBytes> memory;  // "device.parameter" and so on
+  std::map<std::string, MemoryBytes> memory;  // keyed by tier and category: "device.parameter"
   struct Calls {
     std::string group, op;
     uint64_t calls = 0, bytes_sent = 0, bytes_received = 0;
   };
   std::vector<Calls> comm;
-  uint64_t link_down = 0, link_up = 0;                                             // between device and host
-  uint64_t sent(const std::string& op = "", const std::string& group = "") const;  // empty: all
+  uint64_t link_down = 0, link_up = 0;  // bytes from device to host (down) and from host to device (up)
+  // bytes sent; an empty op or group counts all of them
+  uint64_t sent(const std::string& op = "", const std::string& group = "") const;
 };
 
-struct Trained {
-  std::string command;                // as typed in a shell
-  std::vector<double> loss, step_ms;  // by step
+struct TrainedRun {
+  std::string command;                // command line as a user would type it
+  std::vector<double> loss, step_ms;  // one entry per step
   std::vector<TrainedRank> ranks;
   int64_t parameters = 0;
   double tokens_per_s = 0, mfu = 0;
-  struct Way {
-    double gb_per_s = 0, alone_gb_per_s = 0;
+  struct LinkRate {
+    double gb_per_s = 0, plain_copy_gb_per_s = 0;
   };
-  Way down, up;                                  // of the first rank's link to the host: in use, and of a plain copy
-  double median_step_ms(size_t skip = 1) const;  // without the first steps
+  LinkRate down, up;  // host link of the first rank: its rate while it is used, and the rate of a plain copy
+  double median_step_ms(size_t skip = 1) const;  // median over the steps after the first `skip`
 };
 
-// The destructor removes the folder.
+// Runs training jobs in a temporary folder, which the destructor removes.
 class LabTrainer {
  public:
-  // Every run uses the same random tokens with a vocabulary of 256.
+  // All runs train on the same random tokens, from a vocabulary of 256.
   LabTrainer();
-  // Settings are section.key=value; run.seed and data are set. IoError with the run's last output.
-  Trained run(const std::string& name, int nproc, const std::vector<std::string>& settings);
+  // `settings` are section.key=value; run.seed and the data are already set. IoError: the run failed. The message
+  // contains its last output.
+  TrainedRun run(const std::string& name, int nproc, const std::vector<std::string>& settings);
 
  private:
   obs::TemporaryFolder folder_;

@@ -1,5 +1,6 @@
-// espalier launch: this host's ranks of a job on one host or many, started together, restarted when one fails. The
-// flags and the variables exported are torchrun's, so that it starts `espalier train` as well as a PyTorch script.
+// espalier launch: starts the ranks of a job on this host, alone or together with other hosts, and restarts them after
+// a failure. Flags and exported variables are those of torchrun, so it starts PyTorch scripts as well as `espalier
+// train`.
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 
 #include "apps/espalier/bench_job.h"
 #include "apps/espalier/command.h"
-#include "apps/espalier/hygiene.h"
+#include "apps/espalier/process_setup.h"
 #include "apps/espalier/program.h"
 #include "apps/espalier/run_file_copy.h"
 #include "apps/espalier/terminal.h"
@@ -26,7 +27,7 @@
 #include "esp/obs/file.h"
 #include "esp/train/run_config.h"
 #include "esp/train/run_progress.h"
-#include "esp/train/signals.h"
+#include "esp/train/stop_signals.h"
 
 namespace esp::app {
 namespace {
@@ -34,14 +35,14 @@ namespace {
 struct LaunchOptions {
   std::string nnodes = "1", nproc = "1", endpoint, job, secret_file, bind, master_address, module;
   int node_rank = 0, max_restarts = 3, master_port = 29400;
-  double start_timeout_s = 0, link_timeout_s = 0;  // 0: as the run file says
+  double start_timeout_s = 0, link_timeout_s = 0;  // 0: the run file's value is used
   bool standalone = false, no_python = false, no_reform = false, encrypt = false;
-  const Chosen* chosen = nullptr;
+  const SelectedCommand* chosen = nullptr;
 };
 
 constexpr int kDefaultPort = 29400;
 
-int count_of(const std::string& text, const char* flag) {
+int parse_count(const std::string& text, const char* flag) {
   if (text == "auto" || text == "cpu") return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   size_t used = 0;
   int value = 0;
@@ -55,17 +56,17 @@ int count_of(const std::string& text, const char* flag) {
   return value;
 }
 
-// "4", or "2:4" of a job whose hosts may come and go.
-void count_hosts(const std::string& text, launch::AgentOptions& agent) {
+// Parses a number of hosts: "4", or "2:4" for an elastic job.
+void parse_num_hosts(const std::string& text, launch::AgentOptions& agent) {
   const size_t colon = text.find(':');
-  agent.num_nodes = count_of(colon == std::string::npos ? text : text.substr(colon + 1), "--nnodes");
+  agent.num_nodes = parse_count(colon == std::string::npos ? text : text.substr(colon + 1), "--nnodes");
   if (colon == std::string::npos) return;
-  agent.least_nodes = count_of(text.substr(0, colon), "--nnodes");
-  if (agent.least_nodes > agent.num_nodes)
-    throw UsageError(fmt::format("--nnodes {}: the least number of hosts comes first, then the most", text));
+  agent.min_nodes = parse_count(text.substr(0, colon), "--nnodes");
+  if (agent.min_nodes > agent.num_nodes)
+    throw UsageError(fmt::format("--nnodes: got {}; expected MIN:MAX with MIN <= MAX", text));
 }
 
-bool is_own(const std::string& word) {
+bool is_subcommand(const std::string& word) {
   for (const Command& command : commands())
     if (!command.hidden && command.name == word) return true;
   return false;
@@ -78,76 +79,77 @@ bool names_option(const Arguments& command, const std::string& word) {
   return false;
 }
 
-Arguments command_named(const Chosen& chosen, const std::string& name) {
+Arguments command_named(const SelectedCommand& chosen, const std::string& name) {
   for (const Arguments& command : chosen.root.subcommands())
     if (command.name() == name) return command;
-  ESP_CHECK(false, "there is no command {}", name);
+  ESP_CHECK(false, "espalier has no subcommand {}", name);
 }
 
-// The command line with options of launch, given behind `words`, before them: train has no such options.
-struct Reordered {
-  std::string text, moved;  // moved: the first such option, empty where there is none
+// A corrected command line, for an error message. Options of launch that the user typed after `train` come before it.
+struct ReorderedCommand {
+  std::string text, moved;  // moved: the first option that was moved; empty: none
 };
-Reordered reordered(const Chosen& chosen, const std::vector<std::string>& words) {
+ReorderedCommand reorder_command(const SelectedCommand& chosen, const std::vector<std::string>& words) {
   const Arguments launch = command_named(chosen, "launch"), train = command_named(chosen, "train");
-  std::vector<std::string> ahead = {"espalier", "launch"}, behind = {"--", "train"};
-  ahead.insert(ahead.end(), chosen.ahead.begin(), chosen.ahead.end());
-  Reordered result;
+  std::vector<std::string> leading_words = {"espalier", "launch"}, trailing_words = {"--", "train"};
+  leading_words.insert(leading_words.end(), chosen.leading_words.begin(), chosen.leading_words.end());
+  ReorderedCommand result;
   for (size_t i = 0; i < words.size(); ++i) {
     if (!names_option(launch, words[i]) || names_option(train, words[i])) {
-      behind.push_back(words[i]);
+      trailing_words.push_back(words[i]);
       continue;
     }
     if (result.moved.empty()) result.moved = words[i];
-    ahead.push_back(words[i]);
+    leading_words.push_back(words[i]);
     for (const OptionText& option : launch.options())
       if (option.takes_value && i + 1 < words.size() &&
           std::find(option.names.begin(), option.names.end(), words[i]) != option.names.end()) {
-        ahead.push_back(words[++i]);
+        leading_words.push_back(words[++i]);
         break;
       }
   }
-  result.text = fmt::format("{} {}", fmt::join(ahead, " "), fmt::join(behind, " "));
+  result.text = fmt::format("{} {}", fmt::join(leading_words, " "), fmt::join(trailing_words, " "));
   return result;
 }
 
-// Of the two that could say how many ranks there are, launch does.
-void refuse_nproc(const std::vector<std::string>& words, const std::string& per_node) {
+// Rejects --nproc after `train`: launch sets the number of ranks.
+void reject_nproc(const std::vector<std::string>& words, const std::string& per_node) {
   for (const std::string& word : words)
     if (words.front() == "train" && (word == "--nproc" || word.starts_with("--nproc=")))
       throw UsageError(
-          fmt::format("launch starts the ranks, {} on each host: leave --nproc of train out, and give "
+          fmt::format("--nproc: launch already starts {} ranks on each host. Leave it out, or give "
                       "--nproc-per-node to launch",
                       per_node));
 }
 
-// `train …` is ours; a .py file or -m goes to Python; anything else is a program.
-std::vector<std::string> command_of(const LaunchOptions& options) {
-  std::vector<std::string> words = options.chosen->behind;
+// Returns the command line of a rank. `train …` runs this binary; a .py file or -m runs Python; other words are a
+// program.
+std::vector<std::string> build_command(const LaunchOptions& options) {
+  std::vector<std::string> words = options.chosen->trailing_words;
   if (!options.module.empty()) words.insert(words.begin(), {"python3", "-u", "-m", options.module});
   if (words.empty())
-    throw UsageError("launch: nothing to launch; for example `espalier launch --nproc-per-node 2 -- train RUN.toml`");
+    throw UsageError("launch: got no command; for example `espalier launch --nproc-per-node 2 -- train RUN.toml`");
   if (!options.module.empty()) return words;
   if (std::filesystem::path(words.front()).extension() == ".toml") {
     throw UsageError(fmt::format("launch: got the run file {}; expected a command. Use `{}`", words.front(),
-                                 reordered(*options.chosen, words).text));
+                                 reorder_command(*options.chosen, words).text));
   }
   if (words.front() == "train") {
-    const Reordered meant = reordered(*options.chosen, {words.begin() + 1, words.end()});
-    if (!meant.moved.empty())
-      throw UsageError(fmt::format("{}: got an option of launch behind train; expected it before. Use `{}`",
-                                   meant.moved, meant.text));
+    const ReorderedCommand corrected = reorder_command(*options.chosen, {words.begin() + 1, words.end()});
+    if (!corrected.moved.empty())
+      throw UsageError(fmt::format("{}: got an option of launch after train; expected it before. Use `{}`",
+                                   corrected.moved, corrected.text));
   }
-  if (is_own(words.front())) {
-    refuse_nproc(words, options.nproc);
-    words.insert(words.begin(), own_path());
+  if (is_subcommand(words.front())) {
+    reject_nproc(words, options.nproc);
+    words.insert(words.begin(), executable_path());
   } else if (!options.no_python && std::filesystem::path(words.front()).extension() == ".py") {
     words.insert(words.begin(), {"python3", "-u"});
   }
   return words;
 }
 
-std::string endpoint_of(const LaunchOptions& options) {
+std::string rendezvous_endpoint(const LaunchOptions& options) {
   if (!options.endpoint.empty())
     return options.endpoint.find(':') == std::string::npos ? fmt::format("{}:{}", options.endpoint, kDefaultPort)
                                                            : options.endpoint;
@@ -155,17 +157,17 @@ std::string endpoint_of(const LaunchOptions& options) {
   return fmt::format("{}:{}", options.master_address, options.master_port);
 }
 
-// For snapshots; where there is no such place, runs do without.
-void lend_folder(launch::AgentOptions& agent, std::optional<launch::MemoryFolder>& folder) {
+// Creates a memory folder for snapshots. If that fails, the job runs without snapshots in memory.
+void add_memory_folder(launch::AgentOptions& agent, std::optional<launch::MemoryFolder>& folder) {
   try {
     agent.environment["ESPALIER_SNAPSHOTS"] = folder.emplace().path();
   } catch (const IoError& error) {
-    agent.log.warn("{}: no snapshots in memory", error.what());
+    agent.log.warn("{}; this job runs without snapshots in memory", error.what());
   }
 }
 
-// What `train` takes for its run file among its words; empty: it says itself what is missing.
-std::string run_file_among(const std::vector<std::string>& words, const Arguments& root) {
+// Finds the word that `train` will parse as its run file. Empty: there is none; `train` then reports the error.
+std::string find_run_file(const std::vector<std::string>& words, const Arguments& root) {
   if (words.empty() || words.front() != "train") return {};
   std::vector<std::string> with_value;
   for (const Arguments& command : root.subcommands())
@@ -180,32 +182,33 @@ std::string run_file_among(const std::vector<std::string>& words, const Argument
   return {};
 }
 
-// The run file as it is now, for all ranks of the job; nothing where there is none to be read: the ranks say why.
+// Copies the current run file, so that all ranks of the job read the same text. If it cannot be read, the ranks report
+// it.
 void copy_run_file(launch::AgentOptions& agent, const LaunchOptions& options, std::optional<RunFileCopy>& copy) {
-  const std::string path = run_file_among(options.chosen->behind, options.chosen->root);
+  const std::string path = find_run_file(options.chosen->trailing_words, options.chosen->root);
   std::error_code error;
   if (path.empty() || !std::filesystem::is_regular_file(path, error)) return;
   copy.emplace(path, obs::read_whole_file(path, train::kMaxRunFileBytes));
   agent.environment[RunFileCopy::kVariable] = copy->variable();
-  agent.restarting = [&copy, path] {
+  agent.on_restart = [&copy, path] {
     if (copy->is_outdated())
-      fmt::print(stderr, "{} was changed since the job began: ranks go on with the values it began with\n", path);
+      fmt::print(stderr, "{} has changed since the job began: ranks continue with the original values\n", path);
   };
 }
 
-// A mistake in our own run file is told here, once. On several hosts the ranks tell it: a host that gave up by itself
-// would leave the others waiting.
+// Checks the run file once before ranks are started. On several hosts the ranks check it instead: if one host exited
+// here, the other hosts would wait for it.
 void check_command(const launch::AgentOptions& agent, std::vector<std::string> words) {
   if (agent.num_nodes > 1 || agent.per_node == 1 || words.empty() || words.front() != "train") return;
-  for (const char* answered : {"--help", "-h", "--keys"})
-    if (std::find(words.begin(), words.end(), answered) != words.end()) return;
+  for (const char* flag : {"--help", "-h", "--keys"})
+    if (std::find(words.begin(), words.end(), flag) != words.end()) return;
   words.insert(words.end(), {"--check-ranks", std::to_string(agent.per_node)});
-  run_words(words);
+  run_command_line(words);
 }
 
-// What the run file says about waiting, where the command is `train RUN.toml` and the file can be read: what is wrong
-// with it the ranks tell.
-train::CommSection timeouts_of(const std::vector<std::string>& words) {
+// Timeouts from the run file's [comm], if the command is `train RUN.toml` and the file can be read. The ranks
+// report errors in the file.
+train::CommSection configured_timeouts(const std::vector<std::string>& words) {
   if (words.empty() || words.front() != "train") return {};
   std::string file;
   std::vector<std::string> overrides;
@@ -226,9 +229,9 @@ train::CommSection timeouts_of(const std::vector<std::string>& words) {
   }
 }
 
-// The launchers' waits, and the ranks' where a flag overrides the run file.
+// Sets the timeouts of the launcher. If a flag overrides the run file, also sets the timeouts of the ranks.
 void set_timeouts(const LaunchOptions& options, launch::AgentOptions& agent) {
-  const train::CommSection section = timeouts_of(options.chosen->behind);
+  const train::CommSection section = configured_timeouts(options.chosen->trailing_words);
   const auto choose = [&](double flag, double key, const char* variable) {
     if (flag > 0) agent.environment[variable] = fmt::format("{:.9g}", flag);
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flag > 0 ? flag : key));
@@ -241,18 +244,18 @@ int run_launch(const LaunchOptions& options) {
   ignore_closed_pipes();
   launch::AgentOptions agent;
   if (options.standalone && options.nnodes != LaunchOptions().nnodes)
-    throw UsageError(
-        fmt::format("--standalone: got --nnodes {} too; expected one of the two. Leave one out", options.nnodes));
-  if (!options.standalone) count_hosts(options.nnodes, agent);
-  agent.per_node = count_of(options.nproc, "--nproc-per-node");
+    throw UsageError(fmt::format("--standalone: got --nnodes {} too; expected only one of these options. Leave one out",
+                                 options.nnodes));
+  if (!options.standalone) parse_num_hosts(options.nnodes, agent);
+  agent.per_node = parse_count(options.nproc, "--nproc-per-node");
   agent.node_rank = options.node_rank;
-  agent.endpoint = endpoint_of(options);
+  agent.endpoint = rendezvous_endpoint(options);
   agent.job = options.job;
   agent.max_restarts = options.max_restarts;
-  agent.command = command_of(options);
+  agent.command = build_command(options);
   std::optional<RunFileCopy> copy;
   if (options.module.empty()) copy_run_file(agent, options, copy);
-  if (options.module.empty()) check_command(agent, options.chosen->behind);
+  if (options.module.empty()) check_command(agent, options.chosen->trailing_words);
   set_timeouts(options, agent);
   agent.log = make_log();
   if (options.bind == "any") {
@@ -263,15 +266,18 @@ int run_launch(const LaunchOptions& options) {
   const launch::Environment environment = launch::process_environment();
   agent.secret = options.secret_file.empty() ? launch::read_secret(environment) : net::load_secret(options.secret_file);
   if (options.encrypt) agent.environment["ESPALIER_ENCRYPT"] = "1";
-  // As torchrun does: ranks that share cores do not each take all of them, unless the user has said otherwise.
+  // As torchrun does: if several ranks share this host, each gets one OpenMP thread, unless the user set another
+  // number.
   if (agent.per_node > 1 && !environment.contains("OMP_NUM_THREADS")) agent.environment["OMP_NUM_THREADS"] = "1";
-  // Our own ranks know how to go on without one that was lost; a program of another kind gets the time it is used to.
+  // Only Espalier's own ranks get in-place recovery and a short grace period. Other programs get the default grace
+  // period.
   std::optional<launch::MemoryFolder> snapshots;
-  agent.plain_stdout = !options.chosen->behind.empty() && options.chosen->behind.front() == "train";
-  if (agent.max_restarts > 0 && is_own(options.chosen->behind.empty() ? "" : options.chosen->behind.front())) {
+  agent.plain_stdout = !options.chosen->trailing_words.empty() && options.chosen->trailing_words.front() == "train";
+  if (agent.max_restarts > 0 &&
+      is_subcommand(options.chosen->trailing_words.empty() ? "" : options.chosen->trailing_words.front())) {
     agent.in_place = !options.no_reform && agent.per_node > 1;
     agent.grace = std::chrono::milliseconds(100);
-    lend_folder(agent, snapshots);
+    add_memory_folder(agent, snapshots);
     if (snapshots && agent.plain_stdout)
       agent.highest_step = [path = snapshots->path()] { return train::highest_step(path); };
   }
@@ -282,30 +288,32 @@ int run_launch(const LaunchOptions& options) {
 
 }  // namespace
 
-void define_launch(const Arguments& app, Chosen& chosen) {
-  auto options = keep<LaunchOptions>(app, chosen, run_launch);
+void define_launch(const Arguments& app, SelectedCommand& chosen) {
+  auto options = bind_options<LaunchOptions>(app, chosen, run_launch);
   options->chosen = &chosen;
-  app.add_option("--nnodes", options->nnodes, "hosts of the job, or MIN:MAX: they may come and go").show_default();
+  app.add_option("--nnodes", options->nnodes, "hosts of the job, or MIN:MAX for an elastic job").show_default();
   app.add_option("--nproc-per-node,--nproc_per_node", options->nproc, "ranks on each host, or auto: one per core")
       .show_default();
   app.add_option("--node-rank,--node_rank", options->node_rank, "number of this host, from 0")
       .show_default()
       .non_negative();
-  app.add_option("--rdzv-endpoint,--rdzv_endpoint", options->endpoint, "where host 0 listens and the others call")
+  app.add_option("--rdzv-endpoint,--rdzv_endpoint", options->endpoint, "address of host 0, the same on every host")
       .type_name("HOST:PORT");
-  app.add_option("--master-addr,--master_addr", options->master_address, "the same, as two").type_name("HOST");
-  app.add_option("--master-port,--master_port", options->master_port, "with --master-addr: its port")
+  app.add_option("--master-addr,--master_addr", options->master_address, "host of --rdzv-endpoint, as in torchrun")
+      .type_name("HOST");
+  app.add_option("--master-port,--master_port", options->master_port, "port of --rdzv-endpoint, with --master-addr")
       .show_default()
       .within(1, 65535);
-  app.add_option("--rdzv-id,--rdzv_id", options->job, "name of the job, the same on every host [by the secret]")
+  app.add_option("--rdzv-id,--rdzv_id", options->job,
+                 "name of the job, the same on every host [derived from the secret]")
       .type_name("NAME");
   app.add_option("--secret-file", options->secret_file,
                  "file of mode 0600 with the job's secret, the same on every host")
       .type_name("FILE");
-  app.add_flag("--encrypt", options->encrypt, "encrypt what ranks send each other over tcp");
-  app.add_option("--bind", options->bind, "interface, address or CIDR to listen on; any: all of them");
+  app.add_flag("--encrypt", options->encrypt, "encrypt the TCP traffic between ranks");
+  app.add_option("--bind", options->bind, "interface, address or CIDR to listen on; any: all interfaces");
   app.add_option("--max-restarts,--max_restarts", options->max_restarts,
-                 "restarts after failures; 0: none, and no snapshots in memory")
+                 "maximum number of restarts after failures; 0: no restarts, no snapshots in memory")
       .show_default()
       .non_negative();
   app.add_option("--rdzv-timeout,--rdzv_timeout", options->start_timeout_s,
@@ -313,15 +321,15 @@ void define_launch(const Arguments& app, Chosen& chosen) {
       .type_name("S")
       .positive();
   app.add_option("--link-timeout", options->link_timeout_s,
-                 "seconds without data after which a host is lost [comm.link_timeout_s, 30]")
+                 "seconds without data until a host counts as lost [comm.link_timeout_s, 30]")
       .type_name("S")
       .positive();
-  app.add_flag("--standalone", options->standalone, "this host alone");
-  app.add_flag("--no-reform", options->no_reform, "when a rank fails, all are started again");
+  app.add_flag("--standalone", options->standalone, "run on this host only");
+  app.add_flag("--no-reform", options->no_reform, "restart all ranks after a failure (no in-place recovery)");
   app.add_flag("--no-python,--no_python", options->no_python, "run a .py file as a program");
-  app.add_option("-m,--module", options->module, "a Python module instead of a program");
+  app.add_option("-m,--module", options->module, "run a Python module instead of a program");
   app.footer(
-      "Behind the options: -- train RUN.toml …, a Python script, or any program. Ranks find RANK WORLD_SIZE\n"
+      "After the options: -- train RUN.toml …, a Python script, or any program. Ranks find RANK WORLD_SIZE\n"
       "LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT in their environment.");
 }
 

@@ -20,10 +20,11 @@
 namespace esp::app {
 namespace {
 
-// Runs `body(thread)` on all threads at once, several times; seconds of the quickest run of the slowest thread.
+// Runs `body(thread)` on all threads at once, several times. The time of a run is that of its slowest thread. Returns
+// the seconds of the fastest run.
 template <typename Body>
-double time_together(int num_threads, int rounds, Body body) {
-  std::barrier meet(num_threads);
+double time_concurrent_threads(int num_threads, int rounds, Body body) {
+  std::barrier start_barrier(num_threads);
   std::vector<std::vector<int64_t>> begins(static_cast<size_t>(rounds)), ends(static_cast<size_t>(rounds));
   for (auto* list : {&begins, &ends})
     for (auto& row : *list) row.resize(static_cast<size_t>(num_threads));
@@ -31,7 +32,7 @@ double time_together(int num_threads, int rounds, Body body) {
   for (int thread = 0; thread < num_threads; ++thread)
     threads.emplace_back([&, thread] {
       for (size_t round = 0; round < static_cast<size_t>(rounds); ++round) {
-        meet.arrive_and_wait();
+        start_barrier.arrive_and_wait();
         begins[round][static_cast<size_t>(thread)] = now_ns();
         body(thread);
         ends[round][static_cast<size_t>(thread)] = now_ns();
@@ -49,12 +50,12 @@ net::Socket tcp_socket() {
   net::Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   int one = 1;
   ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  // Where the kernel's default is a pacing one (bbr) loopback is held back; the yardstick is what the link can do.
+  // bbr, if it is the system default, paces loopback traffic and would limit the reference bandwidth.
   ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
   return socket;
 }
 
-// Sends and receives `bytes` at once, as a rank of a ring does.
+// Sends and receives `bytes` bytes at the same time, as a rank of a ring does.
 void stream(int to, int from, size_t bytes, std::vector<char>& buffer) {
   size_t sent = 0, received = 0;
   while (sent < bytes || received < bytes) {
@@ -67,7 +68,9 @@ void stream(int to, int from, size_t bytes, std::vector<char>& buffer) {
       ssize_t n =
           ::recv(from, buffer.data() + buffer.size() / 2, std::min(buffer.size() / 2, bytes - received), MSG_DONTWAIT);
       if (n > 0) received += static_cast<size_t>(n), moved = true;
-      if (n == 0) throw CommError(CommError::Kind::lost, -1, "loopback connection closed while it was measured");
+      if (n == 0)
+        throw CommError(CommError::Kind::lost, -1,
+                        "link ceiling: the loopback connection closed during the measurement");
     }
     if (moved) continue;
     pollfd waiting[2] = {{to, static_cast<short>(sent < bytes ? POLLOUT : 0), 0},
@@ -84,11 +87,11 @@ double measure_copy_gbs(int num_ranks, size_t bytes) {
   std::vector<std::vector<char>> from(static_cast<size_t>(num_ranks)), to(static_cast<size_t>(num_ranks));
   for (auto* side : {&from, &to})
     for (auto& buffer : *side) buffer.assign(bytes, 1);
-  double seconds = time_together(num_ranks, 5, [&](int rank) {
+  double seconds = time_concurrent_threads(num_ranks, 5, [&](int rank) {
     auto r = static_cast<size_t>(rank);
     for (size_t i = 0; i < times; ++i) {
       std::memcpy(to[r].data(), from[r].data(), bytes);
-      asm volatile("" : : "r"(to[r].data()) : "memory");  // every copy is made, none folded into the next
+      asm volatile("" : : "r"(to[r].data()) : "memory");  // prevents the compiler from merging the copies
     }
   });
   return static_cast<double>(bytes * times) / seconds * 1e-9;
@@ -112,7 +115,7 @@ double measure_loopback_gbs(int num_ranks) {
     if (!from[(rank + 1) % n]) throw IoError("cannot measure loopback TCP: " + errno_text(errno));
   }
   std::vector<std::vector<char>> buffers(n, std::vector<char>(size_t{512} << 10, 1));
-  double seconds = time_together(num_ranks, 4, [&](int rank) {
+  double seconds = time_concurrent_threads(num_ranks, 4, [&](int rank) {
     auto r = static_cast<size_t>(rank);
     stream(to[r].fd(), from[r].fd(), bytes, buffers[r]);
   });

@@ -26,18 +26,18 @@ Function symbol(const Library& library, const char* name) {
   return reinterpret_cast<Function>(::dlsym(library.get(), name));
 }
 
-// MPI allows this one call before MPI_Init.
-std::optional<SeenLibrary> see_mpi(const char* name, const char* file) {
+// Reads the version with MPI_Get_library_version, a call that MPI allows before MPI_Init.
+std::optional<DetectedLibrary> detect_mpi(const char* name, const char* file) {
   Library library = open_library(file);
   if (!library) return std::nullopt;
   auto version = symbol<int (*)(char*, int*)>(library, "MPI_Get_library_version");
   std::string text(8192, '\0');
   int length = 0;
-  if (!version || version(text.data(), &length) != 0) return SeenLibrary{name, file};
+  if (!version || version(text.data(), &length) != 0) return DetectedLibrary{name, file};
   text.resize(static_cast<size_t>(length));
-  // Both libraries' own destructors expect to stay loaded.
+  // never unloaded: the destructors of both MPI libraries require that they stay loaded
   library.release();
-  return SeenLibrary{name, text.substr(0, text.find_first_of(",\n"))};
+  return DetectedLibrary{name, text.substr(0, text.find_first_of(",\n"))};
 }
 
 }  // namespace
@@ -53,11 +53,11 @@ std::vector<std::string> cpu_features() {
   return features;
 }
 
-std::optional<SeenLibrary> see_open_mpi() {
-  return see_mpi("Open MPI", "libmpi.so.40");
+std::optional<DetectedLibrary> detect_open_mpi() {
+  return detect_mpi("Open MPI", "libmpi.so.40");
 }
-std::optional<SeenLibrary> see_mpich() {
-  auto seen = see_mpi("MPICH", "libmpich.so.12");
+std::optional<DetectedLibrary> detect_mpich() {
+  auto seen = detect_mpi("MPICH", "libmpich.so.12");
   if (seen)
     if (size_t at = seen->version.find("MPICH Version"); at != std::string::npos) {
       std::istringstream words(seen->version.substr(at + 14));
@@ -68,23 +68,23 @@ std::optional<SeenLibrary> see_mpich() {
   return seen;
 }
 
-std::optional<SeenLibrary> see_nccl() {
+std::optional<DetectedLibrary> detect_nccl() {
   Library library = open_library("libnccl.so.2");
   if (!library) return std::nullopt;
   auto get = symbol<int (*)(int*)>(library, "ncclGetVersion");
   int version = 0;
-  if (!get || get(&version) != 0) return SeenLibrary{"NCCL", "libnccl.so.2"};
-  return SeenLibrary{"NCCL", fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100)};
+  if (!get || get(&version) != 0) return DetectedLibrary{"NCCL", "libnccl.so.2"};
+  return DetectedLibrary{"NCCL", fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100)};
 }
 
-std::optional<Cuda> see_cuda() {
+std::optional<CudaDriver> detect_cuda() {
   Library library = open_library("libcuda.so.1");
   if (!library) return std::nullopt;
   auto init = symbol<int (*)(unsigned)>(library, "cuInit");
   auto driver = symbol<int (*)(int*)>(library, "cuDriverGetVersion");
   auto count = symbol<int (*)(int*)>(library, "cuDeviceGetCount");
   auto name = symbol<int (*)(char*, int, int)>(library, "cuDeviceGetName");
-  Cuda cuda;
+  CudaDriver cuda;
   int version = 0, devices = 0;
   if (driver && driver(&version) == 0) cuda.driver = fmt::format("{}.{}", version / 1000, version % 1000 / 10);
   if (init && count && name && init(0) == 0 && count(&devices) == 0)
@@ -92,7 +92,7 @@ std::optional<Cuda> see_cuda() {
       char text[128] = {};
       if (name(text, sizeof text, i) == 0) cuda.gpus.emplace_back(text);
     }
-  library.release();  // the driver keeps threads; unloading it under them is not safe
+  library.release();  // never unloaded: threads of the driver still run its code
   return cuda;
 }
 

@@ -1,5 +1,4 @@
-// What this machine has, read from the kernel and from the libraries that can be opened: shared by doctor and
-// --version.
+// Detects hardware and libraries of this machine, for `espalier doctor` and --version.
 #pragma once
 
 #include <cstdint>
@@ -9,28 +8,28 @@
 
 namespace esp::app {
 
-// A library that may be there; `version` is what it says of itself.
-struct SeenLibrary {
+// A library found on this machine, with the version it reports.
+struct DetectedLibrary {
   std::string name, version;
 };
 
-std::vector<std::string> cpu_features();  // of those we have kernels for
-std::optional<SeenLibrary> see_open_mpi();
-std::optional<SeenLibrary> see_mpich();
-std::optional<SeenLibrary> see_nccl();
-struct Cuda {
-  std::string driver;             // "13.0"
-  std::vector<std::string> gpus;  // names
+std::vector<std::string> cpu_features();  // supported instruction sets for which Espalier has kernels
+std::optional<DetectedLibrary> detect_open_mpi();
+std::optional<DetectedLibrary> detect_mpich();
+std::optional<DetectedLibrary> detect_nccl();
+struct CudaDriver {
+  std::string driver;             // CUDA version that the driver supports, such as "13.0"
+  std::vector<std::string> gpus;  // model name of each GPU
 };
-std::optional<Cuda> see_cuda();
+std::optional<CudaDriver> detect_cuda();
 
-// First line of a file, empty when it cannot be read.
+// First line of a file; empty if it cannot be read.
 std::string first_line(const std::string& path);
-// Full path of a program in PATH, empty when there is none.
+// Full path of a program in PATH; empty if there is none.
 std::string find_program(const std::string& name);
 
-int usable_cores();                       // worth starting a rank on: affinity, cut to the quota
-uint64_t available_memory();              // bytes
-std::string human_bytes(uint64_t bytes);  // "1.5 GiB"
+int usable_cores();                       // number of cores that the CPU affinity and the cgroup quota allow
+uint64_t available_memory();              // in bytes
+std::string human_bytes(uint64_t bytes);  // formats bytes as "1.5 GiB"
 
 }  // namespace esp::app

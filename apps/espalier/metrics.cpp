@@ -1,4 +1,4 @@
-// espalier metrics: how runs stand now, as Prometheus reads it.
+// espalier metrics: prints the state of runs in Prometheus text format.
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -31,10 +31,10 @@ int run_metrics(const MetricsOptions& options) {
 
 }  // namespace
 
-void define_metrics(const Arguments& app, Chosen& chosen) {
-  auto o = keep<MetricsOptions>(app, chosen, run_metrics);
+void define_metrics(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<MetricsOptions>(app, chosen, run_metrics);
   app.add_option("folders", o->folders, "run folders, or folders of runs").required().type_name("DIR");
-  app.add_option("--out", o->out, "for node_exporter's textfile collector: written whole or not at all; - is stdout")
+  app.add_option("--out", o->out, "file for node_exporter's textfile collector, replaced atomically; - is stdout")
       .show_default()
       .type_name("FILE");
 }

@@ -1,4 +1,4 @@
-// The option table as data: what every command takes, read from the very table that parses, for pages that describe it.
+// The option table of all commands, read from the parser. Manual pages and completion scripts are generated from it.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 namespace esp::app {
 
 struct CommandText {
-  std::vector<std::string> path;  // "plan", "search"; empty: the program itself
+  std::vector<std::string> path;  // words of the command: "plan", "search"; empty: the program itself
   std::string help, footer;
-  std::vector<OptionText> options;                        // without hidden ones
-  std::vector<std::pair<std::string, std::string>> subs;  // name, help; without hidden ones
-  std::string joined(const char* between) const;          // "espalier plan search"
+  std::vector<OptionText> options;                        // without hidden options
+  std::vector<std::pair<std::string, std::string>> subs;  // name and help of each subcommand, without hidden ones
+  std::string joined(const char* between) const;  // all words, beginning with the program's: "espalier plan search"
 };
 
-// The program first, then each command and after it its own.
+// The program itself first, then each command followed by its subcommands.
 std::vector<CommandText> command_texts(const Arguments& root);
 
 }  // namespace esp::app

@@ -15,10 +15,10 @@
 namespace esp::app {
 namespace {
 
-int data_fd = STDOUT_FILENO;  // of the process, as stdout itself is
+int data_fd = STDOUT_FILENO;  // file descriptor for data; global, as stdout is
 
 void write_data(std::string_view text) {
-  std::fflush(stdout);  // what was printed before comes first
+  std::fflush(stdout);  // earlier output must come first
   while (!text.empty()) {
     const ssize_t wrote = ::write(data_fd, text.data(), text.size());
     if (wrote < 0 && errno == EINTR) continue;
@@ -27,27 +27,27 @@ void write_data(std::string_view text) {
   }
 }
 
-// A device or pipe takes what is written; renaming a file over it would replace it.
+// Whether the path is a device or a pipe. These are written directly: a rename would replace them by a file.
 bool is_written_in_place(const std::string& path) {
   std::error_code error;
   const bool of_system = path.starts_with("/dev/") || path.starts_with("/proc/");
-  if (of_system && std::filesystem::is_symlink(path, error)) return true;  // /dev/stderr, /proc/self/fd/3
+  if (of_system && std::filesystem::is_symlink(path, error)) return true;  // for example /dev/stderr, /proc/self/fd/3
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
 }
 
-// Where a file is written before it is renamed.
+// Path of the temporary file that is later renamed to `path`.
 std::string part_of(const std::string& path) {
   return fmt::format("{}.{}.part", path, ::getpid());
 }
 
 }  // namespace
 
-void keep_stdout_for_data() {
+void reserve_stdout_for_data() {
   std::fflush(stdout);
   const int kept = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
   if (kept < 0 || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
-    throw IoError(fmt::format("cannot keep stdout for data: {}", errno_text(errno)));
+    throw IoError(fmt::format("cannot reserve stdout for data: {}", errno_text(errno)));
   data_fd = kept;
 }
 
@@ -66,7 +66,7 @@ void check_output_file(const std::string& option, const std::string& path) {
     throw IoError(fmt::format("{}: got {}, which cannot be written: {}; expected a file in a folder that exists",
                               option, path, errno_text(errno)));
   };
-  if (is_written_in_place(path)) {  // a pipe is opened once
+  if (is_written_in_place(path)) {  // a pipe can be opened only once, so it is not opened as a test
     if (::access(path.c_str(), W_OK) != 0) refuse();
     return;
   }
@@ -95,7 +95,8 @@ void check_output_folder(const std::string& option, const std::string& path) {
 }
 
 void write_file(const std::string& path, const std::string& text) {
-  if (path == "-" || path == "/dev/stdout") return write_data(text);  // what is printed later goes behind it
+  // /dev/stdout is not opened: later output must follow this text, not overwrite it
+  if (path == "-" || path == "/dev/stdout") return write_data(text);
   const bool in_place = is_written_in_place(path);
   const std::string beside = in_place ? path : part_of(path);
   std::FILE* file = std::fopen(beside.c_str(), in_place ? "ae" : "we");

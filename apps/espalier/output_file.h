@@ -1,4 +1,4 @@
-// Results for other programs: written whole or not at all.
+// Output files are written completely or not at all: a temporary file is written and then renamed.
 #pragma once
 
 #include <span>
@@ -6,22 +6,22 @@
 
 namespace esp::app {
 
-// From now on what is printed goes to stderr: stdout is for what is written as "-".
-void keep_stdout_for_data();
+// From now on, text printed to stdout goes to stderr. Only data written to the path "-" goes to stdout.
+void reserve_stdout_for_data();
 
-// IoError when something that was printed has not reached stdout.
+// Flushes stdout. IoError: printed text could not be written.
 void check_stdout();
 
-// IoError when the file, or a file in the folder, could not be written: asked before work whose result goes there.
-// Nothing is left behind. "-" is stdout.
+// Checks, before long work, that a file can be written at this path, or files into this folder. Leaves no file behind.
+// IoError: the path is not writable. "-" is stdout.
 void check_output_file(const std::string& option, const std::string& path);
 void check_output_folder(const std::string& option, const std::string& path);
 
-// UsageError when the file that would be written is one of those that are read.
+// UsageError: the output file is one of the input files.
 void check_not_an_input(const std::string& option, const std::string& path, std::span<const std::string> inputs);
 
-// Writes beside the target and renames; a device or pipe is written in place. IoError says what could not be written.
-// "-" is stdout.
+// Writes a temporary file beside the target and renames it. Devices and pipes are written directly. "-" is stdout.
+// IoError: names the path.
 void write_file(const std::string& path, const std::string& text);
 
 }  // namespace esp::app

@@ -8,8 +8,8 @@
 namespace esp::app {
 namespace {
 
-constexpr size_t kMany = 36;              // options, beyond which rows are shared
-constexpr size_t kName = 20, kHelp = 36;  // characters of an entry that can share a row
+constexpr size_t kMany = 36;              // in a help text with more options than this, two short entries share a row
+constexpr size_t kName = 20, kHelp = 36;  // maximum lengths of an entry that may share a row
 constexpr size_t kColumn = 2 + kName + kHelp + 1;
 
 size_t shown_width(const std::string& text) {
@@ -21,7 +21,7 @@ std::string padded(const std::string& text, size_t width) {
   return text + std::string(width > shown ? width - shown : 0, ' ');
 }
 
-// Help that fits a screen: where a command has very many options, short ones stand two in a row.
+// Help formatter: commands with very many options show two short options per row.
 class HelpText : public CLI::Formatter {
  public:
   std::string make_group(std::string group, bool is_positional,
@@ -44,7 +44,7 @@ class HelpText : public CLI::Formatter {
     return left.empty() ? text : text + left + "\n";
   }
 
-  // As CLI11's, with columns counted as they are shown.
+  // As CLI11 formats an option, but aligned by displayed width (UTF-8 characters instead of bytes).
   std::string make_option(const CLI::Option* option, bool is_positional) const override {
     const std::string name = "  " + make_option_name(option, is_positional) + make_option_opts(option);
     const std::string help = make_option_desc(option);
@@ -71,20 +71,20 @@ Arguments Parser::root() const {
   return Arguments(app_.get());
 }
 
-Parser::Outcome Parser::parse(int argc, char** argv) {
+Parser::ParseResult Parser::parse(int argc, char** argv) {
   try {
     app_->parse(argc, argv);
-  } catch (const CLI::Success& asked) {  // --help, --version
-    return {Outcome::Kind::answered, app_->exit(asked), "", false};
+  } catch (const CLI::Success& success) {  // thrown for --help and --version
+    return {ParseResult::Kind::printed, app_->exit(success), "", false};
   } catch (const CLI::ArgumentMismatch& error) {
-    const std::string told = error.what(), name = told.substr(0, told.find(": "));
-    return {Outcome::Kind::refused, 0,
-            told.find("At Most 1") != told.npos  ? name + ": given more than once; expected once"
-            : told.find(" missing") != told.npos ? name + ": got no value; expected one behind it"
-                                                 : told,
+    const std::string message = error.what(), name = message.substr(0, message.find(": "));
+    return {ParseResult::Kind::rejected, 0,
+            message.find("At Most 1") != message.npos  ? name + ": given more than once; expected once"
+            : message.find(" missing") != message.npos ? name + ": got no value; expected one after it"
+                                                       : message,
             false};
   } catch (const CLI::ParseError& error) {
-    return {Outcome::Kind::refused, 0, error.what(), dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr};
+    return {ParseResult::Kind::rejected, 0, error.what(), dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr};
   }
   return {};
 }

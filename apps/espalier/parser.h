@@ -1,4 +1,4 @@
-// Reads the program's arguments. Owns what every Arguments and Argument refers to; CLI11 does the reading.
+// Parses the command line with CLI11. Owns the objects that Arguments and Argument refer to.
 #pragma once
 
 #include <functional>
@@ -16,12 +16,12 @@ class Parser {
     std::function<std::string()> version;
     std::string version_help;
   };
-  struct Outcome {
-    enum class Kind { read, answered, refused };  // answered: --help or --version, already printed
-    Kind kind = Kind::read;
-    int exit_code = 0;      // of answered
-    std::string complaint;  // of refused
-    bool strays = false;    // of refused: for words that nobody took
+  struct ParseResult {
+    enum class Kind { parsed, printed, rejected };  // printed: --help or --version was printed
+    Kind kind = Kind::parsed;
+    int exit_code = 0;            // set if kind is printed
+    std::string error;            // message; set if kind is rejected
+    bool unparsed_words = false;  // true if kind is rejected because words match no option
   };
 
   explicit Parser(const About& about);
@@ -30,7 +30,7 @@ class Parser {
   Parser& operator=(const Parser&) = delete;
 
   Arguments root() const;
-  Outcome parse(int argc, char** argv);
+  ParseResult parse(int argc, char** argv);
   std::string help() const;
 
  private:

@@ -1,4 +1,4 @@
-// Where this user's caches are, and the machine's arithmetic peak in them.
+// The user's cache folder, and the peak arithmetic rate of this machine, which is stored in it.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace esp::app {
 
-// $XDG_CACHE_HOME/espalier, else ~/.cache/espalier; empty where neither variable has an absolute path.
+// $XDG_CACHE_HOME/espalier, or else ~/.cache/espalier. Empty if neither variable holds an absolute path.
 std::string cache_folder();
 train::MachinePeak machine_peak();
 

@@ -1,5 +1,5 @@
-// espalier plan calibrate: measures this machine and writes the cluster file that the planner reads. Kernels are timed
-// here; collectives and the step's own overhead by this program's benchmarks, in processes of their own.
+// espalier plan calibrate: measures this machine and writes its cluster file. This process times kernels. Child
+// processes that run `espalier bench` measure collectives and the overhead of a step.
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -22,25 +22,25 @@
 #include "esp/model/model.h"
 #include "esp/obs/file.h"
 #include "esp/obs/temporary_folder.h"
+#include "esp/plan/calibrated_rates.h"
 #include "esp/plan/catalog.h"
-#include "esp/plan/own_rates.h"
-#include "esp/plan/own_time.h"
+#include "esp/plan/espalier_time.h"
 
 namespace esp::app {
 namespace {
 
-struct Calibrate {
+struct CalibrateOptions {
   std::string out, name = "this-machine";
-  double seconds = 50;  // of kernels
+  double seconds = 50;  // seconds for kernel measurements
 };
 
 constexpr int kMostRanks = 4;
-constexpr int kStepTokens = 64;  // of the small model whose step is mostly overhead
+constexpr int kStepTokens = 64;  // tokens per step of a small model whose step is mostly overhead
 
-// One of our own subcommands, its JSON read back.
-Json ask_ourselves(std::vector<std::string> arguments, const std::string& json, Duration limit) {
+// Runs an espalier subcommand and parses the JSON it writes.
+Json run_self_json(std::vector<std::string> arguments, const std::string& json, Duration limit) {
   launch::SpawnOptions options;
-  options.command = {own_path()};
+  options.command = {executable_path()};
   options.command.insert(options.command.end(), arguments.begin(), arguments.end());
   options.command.insert(options.command.end(), {"--json", json});
   options.environment = launch::process_environment();
@@ -51,14 +51,15 @@ Json ask_ourselves(std::vector<std::string> arguments, const std::string& json, 
   if (late) ::kill(-child.pid, SIGKILL);
   ::waitpid(child.pid, &status, 0);
   if (late || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    throw IoError(fmt::format("espalier {} {} did not answer", arguments[0], arguments[1]));
+    throw IoError(fmt::format("`espalier {} {}` {} before it wrote a result", arguments[0], arguments[1],
+                              late ? "exceeded its time limit" : "failed"));
   return parse_json(obs::read_whole_file(json, size_t{16} << 20), json);
 }
 
-// α and bytes/s of each collective, on as many ranks as cores are shared by.
+// Measures α and bytes/s of each collective, for several numbers of ranks up to the number of cores.
 void measure_collectives(plan::Cluster& cluster, const std::string& folder) {
   for (const int ranks : {2, kMostRanks}) {
-    const Json rows = ask_ourselves({"bench",
+    const Json rows = run_self_json({"bench",
                                      "comm",
                                      "all_reduce",
                                      "all_gather",
@@ -88,8 +89,9 @@ void measure_collectives(plan::Cluster& cluster, const std::string& folder) {
     }
     for (const auto& [op, of] : points) {
       const comm::AlphaBeta link = comm::fit_alpha_beta(of.first, of.second);
-      cluster.measured[plan::OwnRates::collective_key(op, ranks, "alpha_s")] = link.alpha;
-      cluster.measured[plan::OwnRates::collective_key(op, ranks, "bytes_per_s")] = 1 / std::max(link.beta, 1e-15);
+      cluster.measured[plan::CalibratedRates::collective_key(op, ranks, "alpha_s")] = link.alpha;
+      cluster.measured[plan::CalibratedRates::collective_key(op, ranks, "bytes_per_s")] =
+          1 / std::max(link.beta, 1e-15);
     }
   }
   cluster.inside.name = "shared memory";
@@ -100,11 +102,11 @@ void measure_collectives(plan::Cluster& cluster, const std::string& folder) {
   cluster.host = cluster.inside;
 }
 
-// What a small model's step takes beyond its kernels.
+// Measures the overhead of a step: the step time of a small model minus the times of its kernels.
 void measure_overhead(plan::Cluster& cluster, const std::string& folder) {
   constexpr const char* kModel = "gpt-tiny";
   const Json rows =
-      ask_ourselves({"bench", "train", "--model", kModel, "--batch", "1", "--seq", std::to_string(kStepTokens),
+      run_self_json({"bench", "train", "--model", kModel, "--batch", "1", "--seq", std::to_string(kStepTokens),
                      "--nproc", "1", "--layout", "dp=1", "--steps", "50", "--rounds", "3", "--warmup", "20"},
                     folder + "/train.json", std::chrono::seconds(60));
   const double measured = rows.at(1).at("step_ms_median").get<double>() * 1e-3;
@@ -114,11 +116,11 @@ void measure_overhead(plan::Cluster& cluster, const std::string& folder) {
   policy.precision = "fp32";
   policy.software = "espalier";
   cluster.measured["step_s"] = 0;
-  const double kernels = plan::simulate_step(plan::own_step(shape, cluster, policy)).step_s;
+  const double kernels = plan::simulate_step(plan::espalier_step_input(shape, cluster, policy)).step_s;
   cluster.measured["step_s"] = std::max(0.0, measured - kernels);
 }
 
-// The figure at which the predicted step is the measured one: predictions are a line in it.
+// The value of the rate `key` for which the prediction equals the measurement. Predictions are linear in this rate.
 double solved(plan::Cluster& cluster, const std::string& key, double low, double high, double measured,
               const std::function<double()>& predicted) {
   cluster.measured[key] = high;
@@ -129,16 +131,16 @@ double solved(plan::Cluster& cluster, const std::string& key, double low, double
   return std::clamp(low + (high - low) * (measured - at_low) / (at_high - at_low), low, high);
 }
 
-// What several ranks' steps take beyond their kernels and calls one by one: caches, memory and cores are everyone's.
-// Copies of a model tell of kernels, a model divided by tensors of calls.
-void measure_company(plan::Cluster& cluster, const std::string& folder) {
+// Measures contention: steps of several ranks take longer because they share caches, memory and cores. Data-parallel
+// runs show how much kernels slow down, tensor-parallel runs how much collective calls do.
+void measure_contention(plan::Cluster& cluster, const std::string& folder) {
   constexpr const char* kModel = "gpt-6x384";
   constexpr int kBatch = 4, kTokens = 128;
   plan::ModelShape shape = plan::shape_of(model::preset(kModel).config, kModel);
   shape.seq = kTokens;
   for (const int ranks : {2, kMostRanks}) {
     const std::string divided = ranks == 2 ? "tp=2" : "tp=2,dp=2";
-    const Json rows = ask_ourselves({"bench",    "train",
+    const Json rows = run_self_json({"bench",    "train",
                                      "--model",  kModel,
                                      "--batch",  std::to_string(kBatch),
                                      "--seq",    std::to_string(kTokens),
@@ -148,28 +150,32 @@ void measure_company(plan::Cluster& cluster, const std::string& folder) {
                                      "--steps",  "4",
                                      "--rounds", "4",
                                      "--warmup", "2"},
-                                    folder + "/company.json", std::chrono::seconds(90));
+                                    folder + "/contention.json", std::chrono::seconds(90));
     plan::Policy policy;
     policy.precision = "fp32";
     policy.software = "espalier";
     policy.global_batch = kBatch;
-    const auto predicted = [&] { return plan::simulate_step(plan::own_step(shape, cluster, policy)).step_s; };
+    const auto predicted = [&] {
+      return plan::simulate_step(plan::espalier_step_input(shape, cluster, policy)).step_s;
+    };
     const auto measured = [&](size_t row) { return rows.at(row).at("step_ms_median").get<double>() * 1e-3; };
     policy.dp = ranks;
     policy.micro_batch = kBatch / policy.dp;
-    const std::string company = plan::OwnRates::company_key(ranks), meet = plan::OwnRates::meet_key(ranks);
-    cluster.measured[meet] = 0;
-    cluster.measured[company] = solved(cluster, company, 1, 2, measured(1), predicted);
+    const std::string contention = plan::CalibratedRates::contention_key(ranks),
+                      wakeup = plan::CalibratedRates::wakeup_key(ranks);
+    cluster.measured[wakeup] = 0;
+    cluster.measured[contention] = solved(cluster, contention, 1, 2, measured(1), predicted);
     policy.tp = 2;
     policy.dp = ranks / 2;
     policy.micro_batch = kBatch / policy.dp;
-    cluster.measured[meet] = solved(cluster, meet, 0, 0.01, measured(2), predicted);
+    cluster.measured[wakeup] = solved(cluster, wakeup, 0, 0.01, measured(2), predicted);
   }
 }
 
-int run_calibrate(const Calibrate& o) {
+int run_calibrate(const CalibrateOptions& o) {
   if (o.out.empty()) throw UsageError("--out: not given; expected the cluster file to write, or - for stdout");
-  if (!(o.seconds >= 1 && o.seconds <= 600)) throw UsageError("--seconds: from 1 to 600");
+  if (!(o.seconds >= 1 && o.seconds <= 600))
+    throw UsageError(fmt::format("--seconds: got {}; expected 1 to 600", o.seconds));
   const int64_t begun = now_ns();
   const auto say = [&](const char* what) {
     fmt::print(stderr, "{:5.1f} s  {}\n", static_cast<double>(now_ns() - begun) * 1e-9, what);
@@ -181,8 +187,8 @@ int run_calibrate(const Calibrate& o) {
   plan::Processor& p = cluster.processor;
   p.name = o.name + "-cpu";
   p.kind = "cpu";
-  say("arithmetic and memory");
-  p.fp32_flops = p.bf16_flops = p.fp16_flops = measure_peak(cores);  // 16 bits compute in 32
+  say("measuring arithmetic and memory");
+  p.fp32_flops = p.bf16_flops = p.fp16_flops = measure_peak(cores);  // arithmetic in 16-bit types is done in fp32
   p.multiprocessors = cores;
   p.memory_bandwidth = measure_memcpy(cores);
   p.memory_bytes = cluster.host_memory_bytes = static_cast<double>(available_memory());
@@ -192,46 +198,46 @@ int run_calibrate(const Calibrate& o) {
   cluster.num_nodes = 1;
   cluster.per_node = cluster.domain = std::max(cores, kMostRanks);
   cluster.measured["cores"] = cores;
-  say("kernels in fp32");
+  say("measuring kernels in fp32");
   measure_kernels(cluster.measured, "fp32", cores, o.seconds / 2);
-  say("kernels in bf16");
+  say("measuring kernels in bf16");
   measure_kernels(cluster.measured, "bf16", cores, o.seconds / 2);
   double best = 0;
   for (const auto& [key, value] : cluster.measured)
     if (key.starts_with("whole.fp32.forward.")) best = std::max(best, value);
   p.efficiency.gemm_peak = std::min(1.0, best / p.fp32_flops);
-  say("disk");
+  say("measuring the disk");
   cluster.disk_bandwidth = measure_disk(folder.path());
-  say("collectives");
+  say("measuring collectives");
   measure_collectives(cluster, folder.path());
-  say("a step");
+  say("measuring the overhead of a step");
   measure_overhead(cluster, folder.path());
-  say("steps of several ranks");
-  measure_company(cluster, folder.path());
-  say("written");
+  say("measuring contention between ranks");
+  measure_contention(cluster, folder.path());
+  say("writing the cluster file");
   write_file(o.out, plan::cluster_file(cluster));
-  fmt::print("{} cores, {:.0f} GFLOP/s, products {:.0f} % of it; memory {:.1f} GB/s; disk {:.2f} GB/s\n", cores,
+  fmt::print("{} cores, {:.0f} GFLOP/s, GEMMs {:.0f} % of it; memory {:.1f} GB/s; disk {:.2f} GB/s\n", cores,
              p.fp32_flops * 1e-9, 100 * p.efficiency.gemm_peak, p.memory_bandwidth * 1e-9,
              cluster.disk_bandwidth * 1e-9);
   for (const int ranks : {2, kMostRanks})
     fmt::print("all_reduce of {} ranks: {:.1f} us + {:.2f} GB/s\n", ranks,
-               1e6 * cluster.measured.at(plan::OwnRates::collective_key("all_reduce", ranks, "alpha_s")),
-               1e-9 * cluster.measured.at(plan::OwnRates::collective_key("all_reduce", ranks, "bytes_per_s")));
-  fmt::print("a step beyond its kernels: {:.0f} us\n", 1e6 * cluster.measured.at("step_s"));
+               1e6 * cluster.measured.at(plan::CalibratedRates::collective_key("all_reduce", ranks, "alpha_s")),
+               1e-9 * cluster.measured.at(plan::CalibratedRates::collective_key("all_reduce", ranks, "bytes_per_s")));
+  fmt::print("overhead of a step outside kernels: {:.0f} us\n", 1e6 * cluster.measured.at("step_s"));
   for (const int ranks : {2, kMostRanks})
-    fmt::print("steps of {} ranks: kernels take {:.2f} times what they take one by one, a call waits {:.0f} us more\n",
-               ranks, cluster.measured.at(plan::OwnRates::company_key(ranks)),
-               1e6 * cluster.measured.at(plan::OwnRates::meet_key(ranks)));
+    fmt::print("steps of {} ranks: kernels take {:.2f} times as long as alone, a collective waits {:.0f} us longer\n",
+               ranks, cluster.measured.at(plan::CalibratedRates::contention_key(ranks)),
+               1e6 * cluster.measured.at(plan::CalibratedRates::wakeup_key(ranks)));
   return static_cast<int>(ExitCode::done);
 }
 
 }  // namespace
 
-void define_plan_calibrate(const Arguments& app, Chosen& chosen) {
-  auto o = keep<Calibrate>(app, chosen, run_calibrate);
+void define_plan_calibrate(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<CalibrateOptions>(app, chosen, run_calibrate);
   app.add_option("--out", o->out, "the cluster file to write; - is stdout").type_name("CLUSTER.toml");
-  app.add_option("--name", o->name, "what the cluster is called [this-machine]").type_name("NAME");
-  app.add_option("--seconds", o->seconds, "spent on kernels [50]").type_name("S");
+  app.add_option("--name", o->name, "name of the cluster [this-machine]").type_name("NAME");
+  app.add_option("--seconds", o->seconds, "seconds spent on kernels [50]").type_name("S");
 }
 
 }  // namespace esp::app

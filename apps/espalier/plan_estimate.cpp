@@ -1,4 +1,4 @@
-// espalier plan estimate: what one policy costs on one cluster.
+// espalier plan estimate: memory, time and traffic of one policy on one cluster.
 #include <algorithm>
 #include <filesystem>
 
@@ -23,13 +23,14 @@ namespace {
 using plan::gigabytes;
 using plan::seconds;
 
-struct EstimatePlan {
+struct EstimateOptions {
   PlanInputs inputs;
   std::string tokens, json, html;
   bool list = false;
 };
 
-// "300e9", "1.4T", "15T", or "chinchilla": twenty tokens for every parameter (Hoffmann et al. 2022).
+// Parses a number of tokens: "300e9", "1.4T", "15T", or "chinchilla", which means twenty tokens per parameter (Hoffmann
+// et al. 2022).
 double parse_tokens(const std::string& text, double parameters) {
   if (text == "chinchilla") return 20 * parameters;
   size_t used = 0;
@@ -61,8 +62,8 @@ std::vector<Cells> memory_rows(const std::vector<plan::Memory>& stages, int wors
   return rows;
 }
 
-const Cells kMemoryHead = {"memory per processor", "parameters", "gradients", "optimizer", "activations", "buffers",
-                           "fragmentation",        "context",    "total"};
+const Cells kMemoryHead = {"memory per device", "parameters",    "gradients", "optimizer", "activations",
+                           "buffers",           "fragmentation", "context",   "total"};
 
 std::vector<Cells> time_rows(const plan::Estimate& e) {
   std::vector<Cells> rows;
@@ -84,21 +85,21 @@ std::vector<Cells> traffic_rows(const plan::Estimate& e) {
   return rows;
 }
 
-const Cells kTrafficHead = {"communication per step", "operation", "where", "sent per processor", "time", "exposed"};
+const Cells kTrafficHead = {"communication per step", "operation", "where", "sent per device", "time", "exposed"};
 
-// Whether it fits, and the figures people ask for first.
-std::string verdict_line(const plan::Estimate& e, const Planned& p) {
+// One line: whether the run fits in memory, step time, tokens/s, MFU.
+std::string memory_fit_line(const plan::Estimate& e, const ResolvedPlan& p) {
   const plan::MemoryFit fit = plan::memory_fit(e.memory, p.cluster, p.policy);
   const std::string memory = fit.capacity > 0 ? fmt::format("{} of {}", gigabytes(fit.needed), gigabytes(fit.capacity))
                                               : gigabytes(fit.needed);
   return fmt::format("{}: {} {}; step {}, {} tokens/s, MFU {:.1f} %{}", e.fits ? "fits" : "does not fit", memory,
-                     fit.whole_machine ? fmt::format("for all {} ranks", p.policy.world()) : "per processor",
+                     fit.whole_machine ? fmt::format("for all {} ranks", p.policy.world()) : "per device",
                      seconds(e.step_s), plan::grouped(e.tokens_per_s), 100 * e.mfu,
                      e.fits ? "" : " with enough memory");
 }
 
-// Whose software on which machines the figures are of, and what of it was not given.
-std::string profile_line(const Planned& p, const PlanInputs& inputs) {
+// One line: the software and the cluster that the estimate is for, and which of these are defaults.
+std::string profile_line(const ResolvedPlan& p, const PlanInputs& inputs) {
   const plan::Software& software = plan::software_row(p.policy.software);
   const auto origin = [](bool given, const char* option) {
     return given ? std::string() : fmt::format(" (default; {} changes it)", option);
@@ -109,7 +110,7 @@ std::string profile_line(const Planned& p, const PlanInputs& inputs) {
                      p.policy.precision, origin(!inputs.precision.empty() || !inputs.run.empty(), "--precision"));
 }
 
-Json profile_json(const Planned& p) {
+Json profile_json(const ResolvedPlan& p) {
   return {{"software", plan::software_row(p.policy.software).name},
           {"cluster", p.cluster.name},
           {"nodes", p.cluster.num_nodes},
@@ -118,34 +119,33 @@ Json profile_json(const Planned& p) {
           {"precision", p.policy.precision}};
 }
 
-std::vector<std::string> rates(const plan::Estimate& e, const Planned& p) {
+std::vector<std::string> rates(const plan::Estimate& e, const ResolvedPlan& p) {
   return {
       fmt::format("step {}: 80 % of such predictions lie within {} to {}", seconds(e.step_s), seconds(e.low_s),
                   seconds(e.high_s)),
-      fmt::format("{} tokens/s, {:.1f} per processor", plan::grouped(e.tokens_per_s),
-                  e.tokens_per_s / p.policy.world()),
-      fmt::format("{:.1f} TFLOP/s per processor; MFU {:.1f} %, HFU {:.1f} % (MFU: model FLOPs, half of attention under "
-                  "a causal mask; HFU: recomputed FLOPs too)",
+      fmt::format("{} tokens/s, {:.1f} per device", plan::grouped(e.tokens_per_s), e.tokens_per_s / p.policy.world()),
+      fmt::format("{:.1f} TFLOP/s per device; MFU {:.1f} %, HFU {:.1f} % (MFU: model FLOPs, half of attention under "
+                  "a causal mask; HFU: includes recomputed FLOPs)",
                   e.tflops_per_gpu, 100 * e.mfu, 100 * e.hfu)};
 }
 
 std::string cost_line(const plan::TrainingCost& c, double tokens, const plan::Cluster& cluster) {
   using plan::grouped;
-  return fmt::format("{:.3g} tokens: {} steps, {:.1f} days, {} processor-hours{}{}{}", tokens, grouped(c.steps),
+  return fmt::format("{:.3g} tokens: {} steps, {:.1f} days, {} device-hours{}{}{}", tokens, grouped(c.steps),
                      c.hours / 24, grouped(c.gpu_hours), c.price > 0 ? fmt::format(", ${}", grouped(c.price)) : "",
                      c.energy_kwh > 0 ? fmt::format(", {} MWh", grouped(c.energy_kwh / 1e3)) : "",
                      cluster.mtbf_hours > 0 ? fmt::format(", goodput {:.3f}", c.goodput) : "");
 }
 
-std::string head_line(const Planned& p, const plan::Estimate& e) {
+std::string head_line(const ResolvedPlan& p, const plan::Estimate& e) {
   return fmt::format(
       "{}: {} parameters{}, sequences of {}; {}", p.shape.name, plan::short_count(e.parameters),
       e.active_parameters < e.parameters ? fmt::format(" ({} active)", plan::short_count(e.active_parameters)) : "",
       p.shape.seq, plan::describe(p.policy));
 }
 
-// The timeline is the simulator's; schedules it cannot execute have none.
-std::string timeline_of(const Planned& p) {
+// Picture of the simulated step as HTML. If the schedule cannot be simulated, the text gives the reason.
+std::string timeline_of(const ResolvedPlan& p) {
   constexpr int64_t kMostActions = 2000;
   if (p.policy.num_micro_batches() * p.policy.pp * p.policy.interleave * 2 > kMostActions)
     return "<p>Too many micro-batches to draw; <code>plan simulate --trace</code> writes them for Perfetto.</p>";
@@ -153,13 +153,13 @@ std::string timeline_of(const Planned& p) {
     Json trace;
     plan::simulate_step(plan::step_input(p.shape, p.cluster, p.policy), &trace);
     return timeline_picture(trace) +
-           "<p>Forward blue, backward orange, messages and sums below them; a step as the simulator runs it.</p>";
+           "<p>One simulated step. Forward is blue, backward orange; messages and reductions are below.</p>";
   } catch (const UsageError& error) {
     return fmt::format("<p>No timeline: {}</p>", error.what());
   }
 }
 
-std::string page_of(const Planned& p, const plan::Estimate& e, const std::vector<std::string>& summary) {
+std::string page_of(const ResolvedPlan& p, const plan::Estimate& e, const std::vector<std::string>& summary) {
   std::vector<PageSection> sections;
   sections.push_back({"Summary", html_list(summary) + html_list(e.reasons)});
   sections.push_back({"Memory", memory_picture(e.stages, p.cluster.processor.memory_bytes) +
@@ -173,42 +173,44 @@ std::string page_of(const Planned& p, const plan::Estimate& e, const std::vector
 
 void list_all() {
   std::vector<Cells> rows;
-  for (const plan::ClusterRow& row : plan::shipped_catalog().clusters())
+  for (const plan::ClusterRow& row : plan::built_in_catalog().clusters())
     rows.push_back({row.name, std::to_string(row.cluster.size()), row.help});
-  fmt::print("{}\n", text_table({"cluster", "processors", "what it is"}, rows));
+  fmt::print("{}\n", text_table({"cluster", "devices", "description"}, rows));
   rows.clear();
-  for (const plan::ProcessorRow& row : plan::shipped_catalog().processors()) {
+  for (const plan::ProcessorRow& row : plan::built_in_catalog().processors()) {
     const plan::Processor& p = row.processor;
     rows.push_back({row.name, fmt::format("{:.1f}", std::max({p.bf16_flops, p.fp16_flops, p.fp32_flops}) / 1e12),
                     fmt::format("{:.1f}", p.memory_bytes / (1 << 30)), fmt::format("{:.0f}", p.memory_bandwidth / 1e9),
                     row.inside, fmt::format("{:.0f}", row.across_gbps)});
   }
-  fmt::print("{}\n", text_table({"processor", "16-bit TFLOP/s", "GiB", "GB/s", "inside", "network Gb/s"}, rows));
+  fmt::print(
+      "{}\n",
+      text_table({"device", "16-bit TFLOP/s", "memory GiB", "memory GB/s", "link in a node", "network Gb/s"}, rows));
   rows.clear();
   for (const plan::Software& row : plan::software()) rows.push_back({std::string(row.name), std::string(row.help)});
-  fmt::print("{}", text_table({"software", "what it is"}, rows));
+  fmt::print("{}", text_table({"software", "description"}, rows));
   std::vector<std::string_view> presets;
-  for (const plan::CatalogModel& row : plan::shipped_catalog().models()) presets.push_back(row.name);
+  for (const plan::CatalogModel& row : plan::built_in_catalog().models()) presets.push_back(row.name);
   for (const model::Preset& row : model::presets())
-    if (!plan::shipped_catalog().find_model(row.name)) presets.push_back(row.name);
+    if (!plan::built_in_catalog().find_model(row.name)) presets.push_back(row.name);
   fmt::print("\nmodels: {}\n", fmt::join(presets, ", "));
 }
 
-int run_plan_estimate(const EstimatePlan& o) {
+int run_plan_estimate(const EstimateOptions& o) {
   if (o.list) {
     list_all();
     return static_cast<int>(ExitCode::done);
   }
-  const Planned p = read_plan_inputs(o.inputs);
+  const ResolvedPlan p = read_plan_inputs(o.inputs);
   plan::check(p.shape, p.cluster, p.policy);
   plan::Estimate e = plan::estimate(p.shape, p.cluster, p.policy);
   e.stages = plan::stage_memories(p.shape, p.cluster, p.policy);
   if (!e.fits)
     for (const plan::Suggestion& one : plan::suggestions(p.shape, p.cluster, p.policy))
       e.reasons.push_back(
-          fmt::format("{} would fit: {}, {} for a step", one.change, gigabytes(one.memory_bytes), seconds(one.step_s)));
+          fmt::format("{} would fit: {}, step time {}", one.change, gigabytes(one.memory_bytes), seconds(one.step_s)));
   e.assumed.insert(e.assumed.begin(), p.assumed.begin(), p.assumed.end());
-  std::vector<std::string> summary = {verdict_line(e, p), profile_line(p, o.inputs), head_line(p, e)};
+  std::vector<std::string> summary = {memory_fit_line(e, p), profile_line(p, o.inputs), head_line(p, e)};
   const size_t num_head = summary.size();
   for (const std::string& line : rates(e, p)) summary.push_back(line);
   Json report = to_json(e);
@@ -236,13 +238,15 @@ int run_plan_estimate(const EstimatePlan& o) {
 
 }  // namespace
 
-void define_plan_estimate(const Arguments& app, Chosen& chosen) {
-  auto o = keep<EstimatePlan>(app, chosen, run_plan_estimate);
+void define_plan_estimate(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<EstimateOptions>(app, chosen, run_plan_estimate);
   add_plan_inputs(app, o->inputs);
-  app.add_option("--tokens", o->tokens, "cost of a whole training: 300B, 1.4T or chinchilla").type_name("N");
-  app.add_flag("--list", o->list, "the clusters, processors, software and models there are");
-  app.add_option("--json", o->json, "write everything as JSON; - is stdout").type_name("FILE");
-  app.add_option("--html", o->html, "write a page: memory, timeline, traffic").type_name("FILE");
+  app.add_option("--tokens", o->tokens,
+                 "also estimate the cost of training on N tokens, for example 300B or chinchilla")
+      .type_name("N");
+  app.add_flag("--list", o->list, "list clusters, devices, software and models");
+  app.add_option("--json", o->json, "write the report as JSON; - is stdout").type_name("FILE");
+  app.add_option("--html", o->html, "write an HTML page: memory, timeline, traffic").type_name("FILE");
 }
 
 }  // namespace esp::app

@@ -42,12 +42,13 @@ void known(std::string_view what, const std::string& given, const std::vector<st
 template <typename T, typename U>
 void within(const char* option, const std::optional<T>& given, U low, U high, auto& to) {
   if (!given) return;
-  if (!(*given >= static_cast<T>(low) && *given <= static_cast<T>(high)))  // nor a NaN
+  // This form of the condition also rejects NaN.
+  if (!(*given >= static_cast<T>(low) && *given <= static_cast<T>(high)))
     throw UsageError(fmt::format("{}: got {}; expected {} to {}", option, *given, low, high));
   to = *given;
 }
 
-// "8,8,7,9"
+// Parses whole numbers: "8,8,7,9".
 std::vector<int> parse_list(const std::string& text) {
   std::vector<int> list;
   for (size_t at = 0; at <= text.size();) {
@@ -56,7 +57,7 @@ std::vector<int> parse_list(const std::string& text) {
     const auto [last, error] = std::from_chars(text.data() + at, text.data() + end, value);
     if (error != std::errc() || last != text.data() + end || value < 0)
       throw UsageError(
-          fmt::format("--stage-layers: got {}; expected whole numbers with commas between, as 8,8,7,9", text));
+          fmt::format("--stage-layers: got {}; expected whole numbers separated by commas, for example 8,8,7,9", text));
     list.push_back(value);
     at = end + 1;
   }
@@ -66,14 +67,14 @@ std::vector<int> parse_list(const std::string& text) {
 plan::ModelShape shape_of_file(const std::string& path, std::vector<std::string>& assumed) {
   const std::string file = fs::is_directory(path) ? path + "/config.json" : path;
   if (file != path && !fs::exists(file))
-    throw IoError(
-        fmt::format("--model: got {}, a folder without config.json; expected a Hugging Face folder{}", path,
-                    fs::exists(path + "/run.toml") ? fmt::format(". A run folder: use --run {}/run.toml", path) : ""));
+    throw IoError(fmt::format(
+        "--model: got {}, a folder without config.json; expected a Hugging Face folder{}", path,
+        fs::exists(path + "/run.toml") ? fmt::format(". It is a run folder: use --run {}/run.toml", path) : ""));
   const Json json = parse_json(obs::read_whole_file(file, kMaxDescriptionBytes), file);
   return plan::shape_from_hf(json, fs::path(path).filename().string(), assumed);
 }
 
-// A model's name, in the catalog or among the trainer's presets, or a file that has one.
+// The shape of a model, named by a catalog entry, a preset of the trainer, or a file that describes a model.
 plan::ModelShape shape_named(const PlanInputs& o, std::vector<std::string>& assumed) {
   plan::Catalog catalog;
   if (!o.catalog.empty()) catalog.add(obs::read_whole_file(o.catalog, kMaxDescriptionBytes), o.catalog);
@@ -81,7 +82,9 @@ plan::ModelShape shape_named(const PlanInputs& o, std::vector<std::string>& assu
   if (fs::exists(name)) {
     if (!name.ends_with(".toml")) return shape_of_file(name, assumed);
     name = catalog.add(obs::read_whole_file(name, kMaxDescriptionBytes), o.model);
-    if (!catalog.find_model(name)) throw UsageError(fmt::format("{}: no [model] in it", o.model));
+    if (!catalog.find_model(name))
+      throw UsageError(fmt::format(
+          "{}: got a file without a [model] table; expected a model's name, or a file with [model]", o.model));
   }
   if (const plan::CatalogModel* row = catalog.find_model(name)) return row->shape;
   std::vector<std::string_view> names = names_of(catalog.models());
@@ -140,7 +143,7 @@ void set_words(const PlanInputs& o, plan::Policy& p) {
     p.optimizer = o.optimizer;
   }
   if (!o.compress.empty()) {
-    plan::code_bytes(o.compress, {}, 4);  // whether there is such a one
+    plan::compressed_value_bytes(o.compress, {}, 4);  // throws if the name is unknown
     p.compress = o.compress;
   }
   if (!o.stage_layers.empty()) p.stage_layers = parse_list(o.stage_layers);
@@ -154,16 +157,16 @@ void set_words(const PlanInputs& o, plan::Policy& p) {
   p.vocab_parallel_pipeline = o.vocab_parallel;
 }
 
-// The axes that are not given fill the cluster: dp is what is left.
-void settle(const PlanInputs& o, const plan::Cluster& cluster, plan::Policy& p, std::vector<std::string>& assumed) {
+// Sets axes that are not given, so that the layout fills the cluster: dp takes the remaining devices.
+void fill_axes(const PlanInputs& o, const plan::Cluster& cluster, plan::Policy& p, std::vector<std::string>& assumed) {
   const int64_t within_copy = int64_t{p.tp} * p.pp * p.cp;
   if (!o.dp || *o.dp == 0) {
     if (within_copy > cluster.size() || cluster.size() % within_copy != 0) {
-      int64_t fitting = 1;  // the nearest tp that does
+      int64_t fitting = 1;  // the largest tp, up to the given one, for which the product divides the cluster
       for (int64_t t = 1; t <= p.tp; ++t)
         if (cluster.size() % (t * p.pp * p.cp) == 0) fitting = t;
       throw UsageError(
-          fmt::format("tp x pp x cp: got {} x {} x {} = {}; expected a divisor of the {} processors of {}. "
+          fmt::format("tp x pp x cp: got {} x {} x {} = {}; expected a divisor of the {} devices of {}. "
                       "Try tp {}{}",
                       p.tp, p.pp, p.cp, within_copy, cluster.size(), cluster.name, fitting,
                       cluster.size() % (int64_t{p.pp} * p.cp) != 0 ? " with pp 1 and cp 1" : ""));
@@ -172,15 +175,15 @@ void settle(const PlanInputs& o, const plan::Cluster& cluster, plan::Policy& p, 
     if (p.dp > 1 || o.dp) assumed.push_back(fmt::format("dp = {}", p.dp));
   } else if (within_copy * p.dp != cluster.size()) {
     throw UsageError(
-        fmt::format("tp x pp x dp x cp: got {} x {} x {} x {} = {}; expected the {} processors of {}. Try --dp {} or "
+        fmt::format("tp x pp x dp x cp: got {} x {} x {} x {} = {}; expected the {} devices of {}. Try --dp {} or "
                     "--gpus {}",
                     p.tp, p.pp, p.dp, p.cp, within_copy * p.dp, cluster.size(), cluster.name,
                     std::max<int64_t>(1, cluster.size() / within_copy), within_copy * p.dp));
   }
 }
 
-// Options that change nothing here are refused: the figures would be of something else than was asked.
-void check_used(const PlanInputs& o, const Planned& planned) {
+// Rejects options that have no effect: the user expects an effect that the estimate would not show.
+void check_used(const PlanInputs& o, const ResolvedPlan& planned) {
   const plan::Policy& p = planned.policy;
   const bool experts = planned.shape.experts > 0, cpu = planned.cluster.processor.kind == "cpu";
   const struct {
@@ -200,7 +203,7 @@ void check_used(const PlanInputs& o, const Planned& planned) {
   };
   for (const auto& row : rows)
     if (row.given && !row.used)
-      throw UsageError(fmt::format("{}: has no effect here; expected {}. Leave it out", row.option, row.expected));
+      throw UsageError(fmt::format("{}: has no effect without {}. Leave it out", row.option, row.expected));
 }
 
 }  // namespace
@@ -241,9 +244,8 @@ plan::Cluster plan_cluster(const PlanInputs& o, std::vector<std::string>& assume
   }
   if (o.cluster.empty())
     throw UsageError(
-        "--cluster: not given; expected --cluster NAME or FILE.toml, or --processor NAME --gpus N. plan estimate "
-        "--list "
-        "lists the names");
+        "--cluster: not given; expected --cluster NAME or FILE.toml, or --processor NAME --gpus N. "
+        "plan estimate --list lists the names");
   std::string name = o.cluster;
   if (fs::exists(name)) name = catalog.add(obs::read_whole_file(name, kMaxDescriptionBytes), name);
   plan::Cluster cluster = catalog.cluster(name);
@@ -251,13 +253,13 @@ plan::Cluster plan_cluster(const PlanInputs& o, std::vector<std::string>& assume
   if (gbps > 0) cluster.across.bandwidth = gbps * 1e9 / 8 / cluster.per_node;
   if (gpus > 0) {
     if (gpus > cluster.size())
-      throw UsageError(
-          fmt::format("--gpus: got {}; expected at most the {} of {}", gpus, cluster.size(), cluster.name));
+      throw UsageError(fmt::format("--gpus: got {}; expected at most {}, the number of devices of {}", gpus,
+                                   cluster.size(), cluster.name));
     if (gpus > cluster.per_node && gpus % cluster.per_node != 0)
-      throw UsageError(fmt::format("--gpus: got {}; expected whole nodes of {}: {} or {}", gpus, cluster.per_node,
-                                   gpus / cluster.per_node * cluster.per_node,
+      throw UsageError(fmt::format("--gpus: got {}; expected a multiple of {} (whole nodes): {} or {}", gpus,
+                                   cluster.per_node, gpus / cluster.per_node * cluster.per_node,
                                    (gpus / cluster.per_node + 1) * cluster.per_node));
-    // Part of a node keeps the node's cards.
+    // A part of a node keeps all network cards of the node.
     if (gpus < cluster.per_node) cluster.across.bandwidth *= static_cast<double>(cluster.per_node) / gpus;
     cluster.per_node = std::min(cluster.per_node, gpus);
     cluster.num_nodes = gpus / cluster.per_node;
@@ -266,13 +268,13 @@ plan::Cluster plan_cluster(const PlanInputs& o, std::vector<std::string>& assume
   return cluster;
 }
 
-Planned read_plan_inputs(const PlanInputs& o) {
-  Planned planned;
+ResolvedPlan read_plan_inputs(const PlanInputs& o) {
+  ResolvedPlan planned;
   planned.shape = plan_shape(o, planned.assumed);
   planned.cluster = plan_cluster(o, planned.assumed);
   plan::Policy& p = planned.policy;
   if (!o.run.empty()) {
-    // The file's own axes, unless options name others: then what is left over is theirs to fill.
+    // Axes come from the run file unless options set them. If options do, dp takes the remaining devices.
     train::RunConfig config = run_of(o);
     for (const auto& [given, key] : {std::pair{o.tp, &config.parallel.tp},
                                      {o.pp, &config.parallel.pp},
@@ -282,13 +284,14 @@ Planned read_plan_inputs(const PlanInputs& o) {
       if (given) *key = *given;
     p = policy_of_run(config, planned.cluster.size());
     if (!config.parallel.layout.empty())
-      planned.assumed.push_back("the file's axes as they stand, though it asks for a layout: plan search finds it");
+      planned.assumed.push_back(
+          "the axes of the run file, although its parallel.layout is auto (plan search finds a layout)");
   } else if (planned.cluster.processor.bf16_flops <= 0) {
     p.precision = planned.cluster.processor.fp16_flops > 0 ? "fp16" : "fp32";
   }
   set_axes(o, p);
   set_words(o, p);
-  settle(o, planned.cluster, p, planned.assumed);
+  fill_axes(o, planned.cluster, p, planned.assumed);
   if (o.run.empty() && !o.global_batch) {
     p.global_batch = p.micro_batch * p.dp * std::max(1, 4 * (p.pp > 1 ? p.pp : 1));
     planned.assumed.push_back(fmt::format("global batch = {} sequences", p.global_batch));
@@ -300,50 +303,55 @@ Planned read_plan_inputs(const PlanInputs& o) {
 void add_plan_inputs(const Arguments& app, PlanInputs& o, bool policy) {
   app.add_option("--model", o.model, "a preset, a Hugging Face config.json or a folder with one")
       .type_name("NAME|FILE");
-  app.add_option("--run", o.run, "a run file: its model and policy").type_name("RUN.toml");
+  app.add_option("--run", o.run, "run file with model and policy").type_name("RUN.toml");
   app.add_option("--set", o.overrides, "override a key of the run file").type_name("S.K=V");
   app.add_option("--seq", o.seq, "tokens per sequence").type_name("T");
-  app.add_option("--vocab", o.vocab, "token ids").type_name("V");
-  app.add_option("--cluster", o.cluster, "a shipped cluster, or a file of one's own").type_name("NAME|FILE.toml");
-  app.add_option("--processor", o.processor, "instead of a cluster: so many of these").type_name("NAME|FILE.toml");
-  app.add_option("--gpus", o.gpus, "processors used; of a cluster, so many of them").type_name("N");
-  app.add_option("--per-node", o.per_node, "processors per node").type_name("N");
-  app.add_option("--net-gbps", o.net_gbps, "network of a node, Gb/s").type_name("G");
-  app.add_option("--catalog", o.catalog, "more processors, links and clusters").type_name("FILE.toml");
+  app.add_option("--vocab", o.vocab, "vocabulary size").type_name("V");
+  app.add_option("--cluster", o.cluster, "shipped cluster or cluster file").type_name("NAME|FILE.toml");
+  app.add_option("--processor", o.processor, "device type, instead of a cluster; with --gpus")
+      .type_name("NAME|FILE.toml");
+  app.add_option("--gpus", o.gpus, "number of devices to use").type_name("N");
+  app.add_option("--per-node", o.per_node, "devices per node").type_name("N");
+  app.add_option("--net-gbps", o.net_gbps, "network bandwidth per node, Gb/s").type_name("G");
+  app.add_option("--catalog", o.catalog, "file with more devices, links and clusters").type_name("FILE.toml");
   app.add_option("--global-batch", o.global_batch, "sequences per step").type_name("B");
-  app.add_option("--precision", o.precision, "of products: fp32, tf32, fp16, bf16, fp8").type_name("P");
-  app.add_option("--software", o.software, "whose runtime: megatron-core, fsdp, deepspeed, espalier …")
+  app.add_option("--precision", o.precision, "precision of GEMMs: fp32, tf32, fp16, bf16, fp8").type_name("P");
+  app.add_option("--software", o.software, "training software: megatron-core, fsdp, deepspeed, espalier …")
       .type_name("NAME");
-  app.add_option("--optimizer", o.optimizer, "adam, adamw or sgd").type_name("NAME");
-  app.add_option("--threads", o.threads, "of a rank on a cpu").type_name("N");
-  app.add_flag("--no-flash", o.no_flash, "attention stores its scores");
-  app.add_flag("--no-overlap", o.no_overlap, "nothing hides behind compute");
-  app.add_flag("--dropout", o.dropout, "masks are drawn and kept");
+  app.add_option("--optimizer", o.optimizer, "optimizer: adam, adamw or sgd").type_name("NAME");
+  app.add_option("--threads", o.threads, "threads per rank, CPU clusters only").type_name("N");
+  app.add_flag("--no-flash", o.no_flash, "assume no FlashAttention: attention scores are stored");
+  app.add_flag("--no-overlap", o.no_overlap, "do not overlap communication and compute");
+  app.add_flag("--dropout", o.dropout, "count the memory of dropout masks");
   if (!policy) return;
-  app.add_option("--tp", o.tp, "tensor parallel").type_name("N");
+  app.add_option("--tp", o.tp, "tensor-parallel size").type_name("N");
   app.add_option("--pp", o.pp, "pipeline stages").type_name("N");
-  app.add_option("--dp", o.dp, "copies; left out: what is left").type_name("N");
-  app.add_option("--cp", o.cp, "context parallel").type_name("N");
-  app.add_option("--ep", o.ep, "expert parallel").type_name("N");
-  app.add_option("--expert-tp", o.expert_tp, "ranks an expert is divided over").type_name("N");
-  app.add_option("--expert-nodes", o.expert_nodes, "nodes a token's experts lie in; 0: any").type_name("N");
-  app.add_flag("--sequence", o.sequence, "sequence parallel within tp");
-  app.add_option("--context", o.context, "ring, ulysses or allgather").type_name("NAME");
-  app.add_option("--schedule", o.schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-2p, zb-v, v-half, v-min or dualpipe")
+  app.add_option("--dp", o.dp, "data-parallel size [fills the cluster]").type_name("N");
+  app.add_option("--cp", o.cp, "context-parallel size").type_name("N");
+  app.add_option("--ep", o.ep, "expert-parallel size").type_name("N");
+  app.add_option("--expert-tp", o.expert_tp, "tensor-parallel size of an expert").type_name("N");
+  app.add_option("--expert-nodes", o.expert_nodes, "maximum number of nodes for the experts of one token; 0: any")
+      .type_name("N");
+  app.add_flag("--sequence", o.sequence, "sequence parallelism within tp");
+  app.add_option("--context", o.context, "context-parallel attention: ring, ulysses or allgather").type_name("NAME");
+  app.add_option("--schedule", o.schedule,
+                 "schedule: gpipe, 1f1b, interleaved, zb-h1, zb-2p, zb-v, v-half, v-min or dualpipe")
       .type_name("NAME");
-  app.add_option("--interleave", o.interleave, "chunks per stage").type_name("V");
-  app.add_option("--stage-layers", o.stage_layers, "layers of each piece").type_name("N,N,N");
-  app.add_flag("--vocab-parallel", o.vocab_parallel, "the head's vocabulary spread over the stages");
+  app.add_option("--interleave", o.interleave, "model chunks per stage").type_name("V");
+  app.add_option("--stage-layers", o.stage_layers, "layers of each model chunk").type_name("N,N,N");
+  app.add_flag("--vocab-parallel", o.vocab_parallel, "shard the vocabulary of the head over the stages");
   app.add_option("--micro-batch", o.micro_batch, "sequences per forward pass").type_name("B");
-  app.add_option("--zero", o.zero, "ZeRO's stage, 0 to 3").type_name("Z");
-  app.add_option("--shard-group", o.shard_group, "ranks states are sharded over; 0: all copies").type_name("N");
-  app.add_flag("--keep-gathered", o.keep_gathered, "zero 3: weights stay after forward");
-  app.add_flag("--quantised", o.quantised, "zero 3: ZeRO++, all three parts");
-  app.add_option("--offload", o.offload, "optimizer's states: none, host or file").type_name("TIER");
-  app.add_option("--compress", o.compress, "gradients between copies, as sync.compress").type_name("NAME");
-  app.add_option("--recompute", o.recompute, "none, selective or full").type_name("NAME");
-  app.add_option("--recompute-layers", o.recompute_layers, "of a stage, with full").type_name("N");
-  app.add_flag("--overlap-tp", o.overlap_tp, "tensor collectives hide behind products");
+  app.add_option("--zero", o.zero, "ZeRO stage, 0 to 3").type_name("Z");
+  app.add_option("--shard-group", o.shard_group, "ranks per sharding group; 0: all replicas").type_name("N");
+  app.add_flag("--keep-gathered", o.keep_gathered, "zero 3: keep gathered weights after forward");
+  app.add_flag("--quantised", o.quantised, "zero 3: ZeRO++ (qwZ, hpZ and qgZ)");
+  app.add_option("--offload", o.offload, "location of the optimizer state: none (device), host or file")
+      .type_name("TIER");
+  app.add_option("--compress", o.compress, "gradient compression, as sync.compress").type_name("NAME");
+  app.add_option("--recompute", o.recompute, "activation recomputation: none, selective or full").type_name("NAME");
+  app.add_option("--recompute-layers", o.recompute_layers, "recomputed layers per stage, with --recompute full")
+      .type_name("N");
+  app.add_flag("--overlap-tp", o.overlap_tp, "overlap tensor-parallel collectives with GEMMs");
 }
 
 }  // namespace esp::app

@@ -1,5 +1,5 @@
-// What every `espalier plan` subcommand is told: a model, a cluster and a policy, from names, files and options. The
-// same run file that drives the trainer describes the policy; options override it.
+// Inputs of every `espalier plan` subcommand: a model, a cluster and a policy, given as names, files and options. A run
+// file of the trainer can also describe the policy; options override it.
 #pragma once
 
 #include <optional>
@@ -16,15 +16,15 @@
 namespace esp::app {
 
 struct PlanInputs {
-  // Model: a preset's name, a config.json or a folder with one; or a run file's [model].
+  // The model: the name of a preset, a config.json or its folder; or `run`, a run file with [model].
   std::string model, run;
-  std::vector<std::string> overrides;  // --set of the run file
+  std::vector<std::string> overrides;  // --set overrides of the run file
   std::optional<int64_t> seq, vocab;
-  // Cluster: a name or a file; or so many of a processor.
+  // The cluster: its name or file, or `gpus` devices of one type.
   std::string cluster, processor, catalog;
   std::optional<int> gpus, per_node;
   std::optional<double> net_gbps;
-  // Policy.
+  // The policy.
   std::optional<int> tp, pp, dp, cp, ep, interleave, zero, shard_group, recompute_layers, threads, expert_tp,
       expert_nodes;
   std::optional<int64_t> micro_batch, global_batch;
@@ -33,24 +33,25 @@ struct PlanInputs {
        keep_gathered = false, quantised = false, vocab_parallel = false;
 };
 
-// `policy`: whether the layout can be given too (a search finds it).
+// Adds the options that set `inputs`. `policy`: adds the options of the layout too; not for a search, which finds the
+// layout.
 void add_plan_inputs(const Arguments& app, PlanInputs& inputs, bool policy = true);
 
-struct Planned {
+struct ResolvedPlan {
   plan::ModelShape shape;
   plan::Cluster cluster;
   plan::Policy policy;
-  std::vector<std::string> assumed;
+  std::vector<std::string> assumed;  // values that the user did not give: "dp = 4"
 };
-// UsageError (or IoError): what is missing, unknown or absurd, and what would do. The layout itself is not checked
-// here.
-Planned read_plan_inputs(const PlanInputs& inputs);
+// Resolves all inputs. UsageError or IoError: a value is missing, unknown or invalid; the message lists valid ones.
+// Does not check that the layout is valid.
+ResolvedPlan read_plan_inputs(const PlanInputs& inputs);
 
-// The pieces, for those who need one.
+// Resolve only the model, or only the cluster.
 plan::ModelShape plan_shape(const PlanInputs& inputs, std::vector<std::string>& assumed);
 plan::Cluster plan_cluster(const PlanInputs& inputs, std::vector<std::string>& assumed);
 
-// A run file as the planner sees it: our own runtime as the software.
+// Convert a run file to the planner's model and policy, with software «espalier».
 plan::ModelShape shape_of_run(const train::RunConfig& config);
 plan::Policy policy_of_run(const train::RunConfig& config, int world);
 

@@ -8,16 +8,17 @@
 
 #include "apps/espalier/lab_svg.h"
 #include "esp/plan/report.h"
+#include "esp/plan/search/ties.h"
 
 namespace esp::app {
 namespace {
 
 constexpr double kWidth = 900, kHeight = 520, kLeft = 80, kRight = 30, kTop = 30, kBottom = 60;
-constexpr double kSlowest = 8;  // times the best: slower ones stand at the edge
+constexpr double kSlowest = 8;  // a policy slower than this many times the best step is drawn at the edge
 
 struct Frame {
   double least_s, most_s, most_bytes;
-  // Time by its logarithm: what matters is how many times slower.
+  // The time axis is logarithmic: readers compare ratios.
   double x(double time_s) const {
     const double part = std::log(std::clamp(time_s, least_s, most_s) / least_s) / std::log(most_s / least_s);
     return kLeft + part * (kWidth - kLeft - kRight);
@@ -60,13 +61,13 @@ std::string axes(const Frame& frame, double capacity) {
                        kWidth - kRight);
     svg += svg_text(kLeft - 8, y + 4, "end", plan::gigabytes(bytes));
   }
-  if (capacity > 0) svg += svg_text(kWidth - kRight, frame.y(capacity) - 6, "end", "all there is");
-  svg += svg_text(8, kTop - 12, "start", "memory of the fullest processor");
-  svg += svg_text((kLeft + kWidth) / 2, kHeight - 14, "middle", "time of a step");
+  if (capacity > 0) svg += svg_text(kWidth - kRight, frame.y(capacity) - 6, "end", "capacity");
+  svg += svg_text(8, kTop - 12, "start", "memory of the fullest device");
+  svg += svg_text((kLeft + kWidth) / 2, kHeight - 14, "middle", "step time");
   return svg;
 }
 
-// Colours are numbers of stages: those that were met.
+// Legend of the colours. A colour stands for a number of pipeline stages; only numbers that occur are listed.
 std::string legend(const plan::PlanProblem& problem, const plan::SearchResult& result) {
   const auto pp = static_cast<size_t>(plan::PlanAxis::pp);
   std::set<size_t> met;
@@ -107,23 +108,27 @@ std::string landscape_page(const plan::PlanProblem& problem, const plan::SearchR
                            const std::string& explanation) {
   std::string page = fmt::format(
       "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}: search</title>\n"
-      "<style>body{{font:15px sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222;background:#fff}}"
-      "svg{{max-width:100%;height:auto}}table{{border-collapse:collapse}}td,th{{padding:.2em .8em;text-align:left}}"
-      "tr:nth-child(even){{background:#8881}}pre{{overflow-x:auto}}"
-      "@media(prefers-color-scheme:dark){{body{{color:#ddd;background:#111}}}}</style></head><body>\n"
-      "<h1>{0}</h1>\n<p>{1}: {2} considered, {3} too large, {4} estimated in {5:.2f} s. Each point is a policy that "
-      "was estimated; "
-      "colours are numbers of pipeline stages, the line is the front of time against memory, the large point the "
-      "best by {6}.</p>\n",
+      "<style>body{{font:15px sans-serif;max-width:960px;margin:2em auto;padding:0 "
+      "1em;color:#222;background:#fff}}svg{{max-width:100%;height:auto}}table{{border-collapse:collapse}}td,th{{"
+      "padding:.2em "
+      ".8em;text-align:left}}tr:nth-child(even){{background:#8881}}pre{{overflow-x:auto}}@media(prefers-color-scheme:"
+      "dark){{body{{color:#ddd;background:#111}}}}</style></head><body>\n"
+      "<h1>{0}</h1>\n"
+      "<p>{1}: {2} considered, {3} too large, {4} estimated in {5:.2f} s. Each point is an "
+      "estimated policy; its colour is the number of pipeline stages. The line is the Pareto front "
+      "of time and memory, the large point the best policy by {6}.</p>\n",
       svg_escaped(problem.shape().name), result.method, result.counts.considered, result.counts.too_large,
       result.counts.evaluated, result.elapsed_s, problem.objective().name);
   page += landscape_svg(problem, result);
-  page += "<h2>The best</h2>\n<table><tr><th>step</th><th>memory</th><th>policy</th></tr>\n";
-  for (const plan::RankedChoice& one : result.top)
-    page += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n", plan::seconds(one.time_s),
-                        plan::gigabytes(one.memory_bytes), svg_escaped(problem.text_of(one.choice)));
+  page += "<h2>Best policies</h2>\n<table><tr><th>step</th><th>memory</th><th>policy</th><th></th></tr>\n";
+  const std::vector<bool> ties = result.found() ? plan::find_ties(problem, result) : std::vector<bool>();
+  for (size_t i = 0; i < result.top.size(); ++i)
+    page += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n", plan::seconds(result.top[i].time_s),
+                        plan::gigabytes(result.top[i].memory_bytes), svg_escaped(problem.text_of(result.top[i].choice)),
+                        ties[i] ? "tie" : "");
   page += "</table>\n";
-  if (!explanation.empty()) page += "<h2>Why</h2>\n<pre>" + svg_escaped(explanation) + "</pre>\n";
+  if (result.found()) page += "<p>" + svg_escaped(plan::describe_ties(problem, result)) + "</p>\n";
+  if (!explanation.empty()) page += "<h2>Explanation</h2>\n<pre>" + svg_escaped(explanation) + "</pre>\n";
   return page + "</body></html>\n";
 }
 

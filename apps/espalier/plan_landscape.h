@@ -1,5 +1,4 @@
-// The picture of a search: every policy that was estimated, its time against its memory, the front among them and the
-// winner.
+// Scatter plot of a search: step time and memory of every estimated policy, with the Pareto front and the best policy.
 #pragma once
 
 #include <string>
@@ -9,10 +8,10 @@
 
 namespace esp::app {
 
-// SVG; hovering over a point says its policy.
+// The plot as SVG. The tooltip of a point shows its policy.
 std::string landscape_svg(const plan::PlanProblem& problem, const plan::SearchResult& result);
 
-// A page with the picture, the best few and, where there is one, the explanation's text.
+// A page with the plot, the best policies and, if given, the explanation.
 std::string landscape_page(const plan::PlanProblem& problem, const plan::SearchResult& result,
                            const std::string& explanation);
 

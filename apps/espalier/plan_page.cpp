@@ -25,7 +25,7 @@ constexpr const char* kStyle =
     "{text-align:left}svg{max-width:100%;height:auto}li{margin:.2rem 0}"
     "@media(prefers-color-scheme:dark){body{color:#ddd;background:#111}}";
 
-// What of many stages is worth a bar: the ends, the fullest, and an even choice between.
+// Selects stages to show as bars: the first, the last, the fullest, and evenly spaced ones between.
 std::vector<size_t> shown_stages(const std::vector<plan::Memory>& stages) {
   std::vector<size_t> shown;
   const size_t every = (stages.size() + kMostBars - 1) / kMostBars;
@@ -56,7 +56,7 @@ std::vector<Span> spans_of(const Json& trace) {
   return spans;
 }
 
-// Forward, input gradient, weight gradient: by what an action's name begins with.
+// Index of an action's colour, from the prefix of its name: forward, input gradient, weight gradient.
 size_t hue_of(const std::string& name) {
   if (name.starts_with("F")) return 0;
   if (name.starts_with("B") || name.starts_with("I")) return 1;
@@ -97,9 +97,9 @@ std::string html_list(const std::vector<std::string>& lines) {
 
 std::string memory_picture(const std::vector<plan::Memory>& stages, double room_bytes) {
   BarChart chart;
-  chart.title = "Memory of one processor of each stage, GB";
+  chart.title = "Memory of one device per stage, GB";
   chart.parts = {"parameters", "gradients", "optimizer", "activations", "buffers", "fragmentation", "context"};
-  chart.mark = "its memory";
+  chart.mark = "capacity";
   for (const size_t i : shown_stages(stages)) {
     const plan::Memory& m = stages[i];
     Bar bar;
@@ -115,8 +115,8 @@ std::string memory_picture(const std::vector<plan::Memory>& stages, double room_
 
 std::string time_picture(const plan::Estimate& e) {
   BarChart chart;
-  const bool long_step = e.step_s >= 1;  // in the unit its length is told in
-  chart.title = long_step ? "A step, s" : "A step, ms";
+  const bool long_step = e.step_s >= 1;  // a long step is shown in seconds, others in milliseconds
+  chart.title = long_step ? "Step time, s" : "Step time, ms";
   chart.parts = {"compute", "bubble", "exposed communication", "optimizer", "offload"};
   Bar bar;
   bar.name = "step";
@@ -130,7 +130,7 @@ std::string time_picture(const plan::Estimate& e) {
 std::string timeline_picture(const Json& trace) {
   const std::vector<Span> spans = spans_of(trace);
   if (spans.empty() || spans.size() > kMostSpans) return "";
-  std::map<std::pair<int64_t, int64_t>, double> rows;  // device and row → y
+  std::map<std::pair<int64_t, int64_t>, double> rows;  // y position, keyed by device and row
   double end = 0;
   for (const Span& span : spans) {
     rows[{span.device, span.row}] = 0;
@@ -182,7 +182,7 @@ std::string landscape_picture(const std::vector<LandscapePoint>& points, double 
     const double time = least * std::exp(part * span);
     svg += svg_text(x(time), kTop + kHeight + 18, "middle", plan::seconds(time));
   }
-  svg += svg_text(kLeft + kWidth / 2, kTop + kHeight + 40, "middle", "step time; up: memory of one processor");
+  svg += svg_text(kLeft + kWidth / 2, kTop + kHeight + 40, "middle", "x: step time; y: memory of one device");
   for (const LandscapePoint& p : points)
     svg += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\" fill-opacity=\"{}\"><title>{}</title></circle>\n",

@@ -1,9 +1,9 @@
-// A run file as a model and a policy: what the trainer will do, in the planner's words.
+// Converts a run file to the planner's model and policy.
 #include <algorithm>
 
 #include "apps/espalier/plan_inputs.h"
 #include "esp/data/tokenizer/tokenizer.h"
-#include "esp/train/split.h"
+#include "esp/train/rank_partition.h"
 
 namespace esp::app {
 namespace {
@@ -66,7 +66,7 @@ plan::Policy policy_of_run(const train::RunConfig& config, int world) {
   p.quantised_gradients = names(config.sync.quantise, "qgz");
   p.offload = offload_of(config.sync.offload);
   p.compress = config.sync.compress;
-  p.gradients_fp32 = false;  // our engine keeps gradients as the values are stored
+  p.gradients_fp32 = false;  // the trainer stores gradients in the type of the weights
   p.software = "espalier";
   p.threads = static_cast<int>(std::max<int64_t>(1, config.run.threads));
   return p;

@@ -1,4 +1,5 @@
-// espalier plan search: the best policy for a model on a cluster, by any of the methods, and why it is the best.
+// espalier plan search: searches for the best policy for a model on a cluster, with one of several search methods, and
+// explains the result.
 #include <algorithm>
 #include <thread>
 
@@ -8,16 +9,16 @@
 #include "apps/espalier/auto_layout.h"
 #include "apps/espalier/output_file.h"
 #include "apps/espalier/plan.h"
+#include "apps/espalier/plan_heterogeneous.h"
 #include "apps/espalier/plan_inputs.h"
 #include "apps/espalier/plan_landscape.h"
-#include "apps/espalier/plan_mixed.h"
 #include "apps/espalier/text_table.h"
 #include "esp/base/error.h"
 #include "esp/base/table.h"
 #include "esp/plan/report.h"
 #include "esp/plan/search/explain.h"
 #include "esp/plan/search/methods.h"
-#include "esp/plan/search/nearest.h"
+#include "esp/plan/search/nearest_miss.h"
 #include "esp/plan/search/plan_problem.h"
 #include "esp/plan/search/ties.h"
 
@@ -26,30 +27,32 @@ namespace {
 
 constexpr size_t kPointsOfPicture = 3000;
 
-struct SearchFlags {
+struct SearchOptions {
   PlanInputs inputs;
   std::string method = "integer", objective = "time", json, html, out;
   std::vector<std::string> axes, also;
-  std::vector<int> choices;  // of numbers of processors
+  std::vector<int> choices;  // numbers of devices that the search may use
   int64_t top = 10;
   bool pareto = false, explain = false;
   uint64_t seed = 1;
   int64_t evaluations = 0;
 };
 
-plan::Space space_of(const SearchFlags& o, const Planned& planned) {
+plan::SearchSpace space_of(const SearchOptions& o, const ResolvedPlan& planned) {
   std::vector<int> gpus = o.choices;
   for (const int n : gpus)
     if (n < 1 || n > planned.cluster.size())
-      throw UsageError(fmt::format("--choose-gpus: got {}; expected 1 to the cluster's {}", n, planned.cluster.size()));
+      throw UsageError(fmt::format("--choose-gpus: got {}; expected 1 to {}, the number of devices of the cluster", n,
+                                   planned.cluster.size()));
   std::sort(gpus.begin(), gpus.end());
   gpus.erase(std::unique(gpus.begin(), gpus.end()), gpus.end());
   if (gpus.empty()) gpus = {planned.cluster.size()};
-  plan::Space space = o.inputs.run.empty() ? plan::whole_space(planned.shape, planned.cluster, planned.policy, gpus)
-                                           : space_of_run(train::read_run_config(o.inputs.run, o.inputs.overrides),
-                                                          planned.shape, planned.cluster, planned.policy, gpus);
-  if (!o.out.empty() && o.inputs.run.empty()) keep_trainable(space, o.inputs);
-  for (const std::string& one : o.axes) plan::narrow(space, one);
+  plan::SearchSpace space = o.inputs.run.empty()
+                                ? plan::full_search_space(planned.shape, planned.cluster, planned.policy, gpus)
+                                : run_search_space(train::read_run_config(o.inputs.run, o.inputs.overrides),
+                                                   planned.shape, planned.cluster, planned.policy, gpus);
+  if (!o.out.empty() && o.inputs.run.empty()) restrict_to_trainable(space, o.inputs);
+  for (const std::string& one : o.axes) plan::restrict_axis(space, one);
   return space;
 }
 
@@ -62,16 +65,7 @@ Json found_json(const plan::PlanProblem& problem, const plan::RankedChoice& foun
   return row;
 }
 
-// Of the layouts listed, those within the planner's error of the best; none where the best stands alone.
-std::vector<bool> ties_of(const plan::PlanProblem& problem, const plan::SearchResult& result) {
-  const double error = plan::tie_error(problem, result.best());
-  std::vector<bool> ties;
-  for (const plan::RankedChoice& one : result.top) ties.push_back(plan::is_tie(result.best(), one, error));
-  if (std::count(ties.begin(), ties.end(), true) < 2) ties.assign(ties.size(), false);
-  return ties;
-}
-
-Json result_json(const plan::PlanProblem& problem, const plan::SearchResult& result, const SearchFlags& o) {
+Json result_json(const plan::PlanProblem& problem, const plan::SearchResult& result, const SearchOptions& o) {
   const plan::SearchCounts& c = result.counts;
   Json json = {{"method", result.method},
                {"exact", result.exact},
@@ -86,7 +80,7 @@ Json result_json(const plan::PlanProblem& problem, const plan::SearchResult& res
                {"best", nullptr},
                {"top", Json::array()}};
   if (result.found()) {
-    const std::vector<bool> ties = ties_of(problem, result);
+    const std::vector<bool> ties = plan::find_ties(problem, result);
     json["best"] = found_json(problem, result.best());
     json["best"]["tie"] = static_cast<bool>(ties[0]);
     json["tie_error"] = plan::tie_error(problem, result.best());
@@ -111,29 +105,20 @@ Json result_json(const plan::PlanProblem& problem, const plan::SearchResult& res
 }
 
 void print_best(const plan::PlanProblem& problem, const plan::SearchResult& result) {
-  const std::vector<bool> ties = ties_of(problem, result);
+  const std::vector<bool> ties = plan::find_ties(problem, result);
   std::vector<Cells> rows;
   for (size_t i = 0; i < result.top.size(); ++i)
     rows.push_back({problem.text_of(result.top[i].choice), plan::seconds(result.top[i].time_s),
                     plan::gigabytes(result.top[i].memory_bytes), ties[i] ? "tie" : ""});
   fmt::print("{}", text_table({"best layouts", "step", "memory", ""}, rows));
-  const auto num_ties = std::count(ties.begin(), ties.end(), true);
-  const std::string error = fmt::format("{:.3g} %", 100 * plan::tie_error(problem, result.best()));
-  if (ties.size() == 1)
-    fmt::print("no other layout is listed (--top, --axis), so ties with the best are not known\n\n");
-  else if (num_ties == 0)
-    fmt::print("no ties: every other layout listed is more than the planner's error of {} behind the best\n\n", error);
-  else
-    fmt::print(
-        "ties: {} of the {} layouts listed lie within the planner's error of {} of the best; they are ordered {}\n\n",
-        num_ties, ties.size(), error, plan::kTieBreak);
+  fmt::print("{}\n\n", plan::describe_ties(problem, result));
 }
 
 void print_front(const plan::PlanProblem& problem, const std::vector<plan::RankedChoice>& list) {
   std::vector<Cells> rows;
   for (const plan::RankedChoice& one : list)
     rows.push_back({problem.text_of(one.choice), plan::seconds(one.time_s), plan::gigabytes(one.memory_bytes)});
-  fmt::print("{}\n", text_table({"time against memory", "step", "memory"}, rows));
+  fmt::print("{}\n", text_table({"Pareto front", "step", "memory"}, rows));
 }
 
 void print_methods(const plan::PlanProblem& problem, const std::vector<plan::SearchResult>& results) {
@@ -149,58 +134,60 @@ void print_methods(const plan::PlanProblem& problem, const std::vector<plan::Sea
                                 rows));
 }
 
-// Nothing fits: what comes nearest, and by how much it misses.
-[[noreturn]] void nothing_fits(const plan::PlanProblem& problem, const plan::SearchResult& result) {
+// Reports that no layout fits, with the layout that needs least memory and how much it needs.
+[[noreturn]] void throw_nothing_fits(const plan::PlanProblem& problem, const plan::SearchResult& result) {
   const plan::NearestMiss miss = plan::nearest_miss(problem);
-  if (!miss.any)
-    throw UsageError(fmt::format(
-        "no layout of {} on {} processors with a global batch of {} is valid ({} looked at). Try a batch or a "
-        "number of processors with more divisors",
-        problem.shape().name, problem.space().gpus.back(), problem.space().base.global_batch,
-        result.counts.considered));
+  if (!miss.found)
+    throw UsageError(
+        fmt::format("no layout of {} on {} devices with a global batch of {} is valid ({} layouts considered). Try a "
+                    "batch size or a number of devices with more divisors",
+                    problem.shape().name, problem.space().gpus.back(), problem.space().base.global_batch,
+                    result.counts.considered));
   throw UsageError(fmt::format(
-      "{} does not fit on {} processors of {}: the layout that needs least memory, {}, needs {}. Try more processors "
-      "or {}",
+      "{} does not fit on {} devices of {}: the layout that needs least memory, {}, needs {}. Try more devices or {}",
       problem.shape().name, problem.space().gpus.back(), plan::gigabytes(problem.capacity(miss.choice)),
       problem.text_of(miss.choice), plan::gigabytes(miss.memory_bytes),
       problem.space().offload.size() > 1 ? "a smaller model" : "--axis offload=none,host where there is a host link"));
 }
 
-void print_results(const plan::PlanProblem& problem, const Planned& planned,
+void print_results(const plan::PlanProblem& problem, const ResolvedPlan& planned,
                    const std::vector<plan::SearchResult>& results, const plan::SearchResult& best, bool pareto,
                    bool for_run_file) {
   fmt::print("{}, {} parameters, on {} x {}; global batch {} sequences of {} tokens; {:.0f} layouts over {} axes\n\n",
              problem.shape().name, plan::short_count(problem.shape().parameters()), problem.space().gpus.back(),
              planned.cluster.processor.name, planned.policy.global_batch, problem.shape().seq, problem.space().size(),
              problem.num_axes());
-  if (for_run_file) fmt::print("--out: only layouts that this program trains are searched\n\n");
+  if (for_run_file) fmt::print("--out: searching only layouts that the trainer supports\n\n");
   print_methods(problem, results);
   print_best(problem, best);
   if (pareto) print_front(problem, best.front);
 }
 
-// The best that the trainer takes: what its other rules refuse (of offload, of precision) is said and passed over.
-void write_run_file(const SearchFlags& o, const plan::PlanProblem& problem, const plan::SearchResult& result) {
+// Writes a run file for the best policy that the trainer accepts. Better policies that it rejects (offload, precision)
+// are skipped; the reason is printed.
+void write_run_file(const SearchOptions& o, const plan::PlanProblem& problem, const plan::SearchResult& result) {
   std::string reason;
   for (const plan::RankedChoice& one : result.top) {
     try {
-      write_file(o.out, run_file_of(o.inputs, problem.policy_at(one.choice)));
+      write_file(o.out, trainable_run_file(o.inputs, problem.policy_at(one.choice)));
     } catch (const UsageError& error) {
       if (reason.empty()) reason = error.what();
       continue;
     }
     if (!reason.empty())
-      fmt::print(stderr, "{}: the best that this program trains is {}, {} a step; not the first: {}\n", o.out,
-                 problem.text_of(one.choice), plan::seconds(one.time_s), reason);
+      fmt::print(stderr,
+                 "{}: wrote {}, {} per step, the best that the trainer supports; better ones are not supported: {}\n",
+                 o.out, problem.text_of(one.choice), plan::seconds(one.time_s), reason);
     return;
   }
-  throw UsageError(fmt::format("--out {}: none of the best {} is trained by this program (--top looks further): {}",
+  throw UsageError(fmt::format("--out {}: the trainer supports none of the best {} layouts (--top lists more): {}",
                                o.out, result.top.size(), reason));
 }
 
-// --also is another search: one pipeline, by dynamic programming, for the time of a step.
-void check_mixed(const SearchFlags& o) {
-  const SearchFlags plain;
+// --also runs a different search: one pipeline, found by dynamic programming, with the shortest step time. Rejects
+// options that this search does not use.
+void check_mixed(const SearchOptions& o) {
+  const SearchOptions plain;
   for (const auto& [option, given] : {std::pair{"--method", o.method != plain.method},
                                       {"--objective", o.objective != plain.objective},
                                       {"--axis", !o.axes.empty()},
@@ -210,18 +197,19 @@ void check_mixed(const SearchFlags& o) {
                                       {"--explain", o.explain},
                                       {"--html", !o.html.empty()},
                                       {"--out", !o.out.empty()}})
-    if (given) throw UsageError(fmt::format("{}: has no effect with --also; expected only --json beside it", option));
+    if (given)
+      throw UsageError(fmt::format("{}: has no effect with --also, which allows only --json. Leave it out", option));
 }
 
-int run_search(const SearchFlags& o) {
+int run_search(const SearchOptions& o) {
   if (!o.also.empty()) {
     check_mixed(o);
-    return run_mixed_search(o.inputs, o.also, o.json);
+    return run_heterogeneous_search(o.inputs, o.also, o.json);
   }
   if (o.evaluations < 0)
     throw UsageError(fmt::format("--evaluations: got {}; expected 1 or more, or 0 for the default", o.evaluations));
   if (o.top < 1 || o.top > 10000) throw UsageError(fmt::format("--top: got {}; expected 1 to 10000", o.top));
-  const Planned planned = read_plan_inputs(o.inputs);
+  const ResolvedPlan planned = read_plan_inputs(o.inputs);
   const plan::PlanProblem problem(planned.shape, planned.cluster, space_of(o, planned), plan::objective(o.objective));
   plan::SearchOptions options;
   options.top = static_cast<size_t>(o.top);
@@ -233,18 +221,18 @@ int run_search(const SearchFlags& o) {
   std::vector<plan::SearchResult> results;
   for (const plan::SearchMethod& method : plan::search_methods())
     if (o.method == "all" || o.method == method.name) results.push_back(method.run(problem, options));
-  if (results.empty()) plan::search_method(o.method);  // says what there is
+  if (results.empty()) plan::search_method(o.method);  // for an unknown method: throws with the list of methods
   const auto best = std::min_element(results.begin(), results.end(), [](const auto& a, const auto& b) {
     return a.found() && (!b.found() || a.best().value < b.best().value);
   });
-  if (!best->found()) nothing_fits(problem, *best);
+  if (!best->found()) throw_nothing_fits(problem, *best);
 
-  const bool spoken = o.json != "-";  // else stdout is the program's that reads it
-  if (spoken) print_results(problem, planned, results, *best, o.pareto, !o.out.empty());
+  const bool prints_text = o.json != "-";  // with --json -, stdout is for JSON only
+  if (prints_text) print_results(problem, planned, results, *best, o.pareto, !o.out.empty());
   plan::Explanation explanation;
   if (o.explain) {
     explanation = plan::explain(problem, best->best().choice);
-    if (spoken) fmt::print("{}", plan::to_text(explanation));
+    if (prints_text) fmt::print("{}", plan::to_text(explanation));
   }
   if (!o.json.empty()) {
     Json json = result_json(problem, *best, o);
@@ -262,30 +250,31 @@ int run_search(const SearchFlags& o) {
 
 }  // namespace
 
-void define_plan_search(const Arguments& app, Chosen& chosen) {
-  auto o = keep<SearchFlags>(app, chosen, run_search);
+void define_plan_search(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<SearchOptions>(app, chosen, run_search);
   add_plan_inputs(app, o->inputs, false);
   app.add_option("--method", o->method,
                  "exhaustive, dynamic, integer, evolution, annealing, gradient, or all [integer]")
       .type_name("NAME");
-  app.add_option("--objective", o->objective, "time, cost, memory or goodput [time]").type_name("NAME");
-  app.add_option("--choose-gpus", o->choices, "numbers of processors to choose from, for cost")
+  app.add_option("--objective", o->objective, "quantity to optimise: time, cost, memory or goodput [time]")
+      .type_name("NAME");
+  app.add_option("--choose-gpus", o->choices, "numbers of devices to search over, for --objective cost")
       .type_name("N,N")
       .delimiter(',');
-  app.add_option("--axis", o->axes, "only these values of an axis: tp=4,8, schedule=1f1b,interleaved:2 …; may repeat")
+  app.add_option("--axis", o->axes, "restrict an axis: tp=4,8, schedule=1f1b,interleaved:2 …; repeatable")
       .type_name("AXIS=V,V")
       .one_word_each();
-  app.add_option("--also", o->also, "one pipeline over these processors too, as dgx-1:16; may repeat")
+  app.add_option("--also", o->also, "add devices of another cluster, for one pipeline over both: dgx-1:16; repeatable")
       .type_name("CLUSTER:N")
       .one_word_each();
-  app.add_option("--top", o->top, "so many of the best [10]").type_name("K");
-  app.add_flag("--pareto", o->pareto, "the front of time against memory as well");
-  app.add_flag("--explain", o->explain, "why the best is the best, and what binds it");
-  app.add_option("--seed", o->seed, "of methods that draw [1]").type_name("S");
-  app.add_option("--evaluations", o->evaluations, "most that methods that draw ask about").type_name("N");
-  app.add_option("--json", o->json, "results for programs; - is stdout").type_name("FILE");
-  app.add_option("--html", o->html, "a page with the landscape of what was searched").type_name("FILE");
-  app.add_option("--out", o->out, "the best as a run file").type_name("RUN.toml");
+  app.add_option("--top", o->top, "number of best layouts to list [10]").type_name("K");
+  app.add_flag("--pareto", o->pareto, "also print the Pareto front of time and memory");
+  app.add_flag("--explain", o->explain, "explain the best layout and its limits");
+  app.add_option("--seed", o->seed, "seed of randomised methods [1]").type_name("S");
+  app.add_option("--evaluations", o->evaluations, "maximum evaluations of randomised methods").type_name("N");
+  app.add_option("--json", o->json, "write the results as JSON; - is stdout").type_name("FILE");
+  app.add_option("--html", o->html, "write a page with a scatter plot of the search").type_name("FILE");
+  app.add_option("--out", o->out, "write the best layout as a run file").type_name("RUN.toml");
 }
 
 }  // namespace esp::app

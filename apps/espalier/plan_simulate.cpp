@@ -1,4 +1,5 @@
-// espalier plan simulate: a step event by event, with its timeline; slow ranks; what failures leave of the time.
+// espalier plan simulate: discrete-event simulation of a step. Shows its timeline, the effect of stragglers, and the
+// goodput under failures.
 #include <algorithm>
 #include <cmath>
 
@@ -14,7 +15,7 @@
 #include "esp/base/json.h"
 #include "esp/comm/algo/table.h"
 #include "esp/obs/spans.h"
-#include "esp/plan/own_time.h"
+#include "esp/plan/espalier_time.h"
 #include "esp/plan/simulate/collective.h"
 #include "esp/plan/simulate/failures.h"
 #include "esp/plan/simulate/step.h"
@@ -22,7 +23,7 @@
 namespace esp::app {
 namespace {
 
-struct Simulate {
+struct SimulateOptions {
   PlanInputs inputs;
   std::vector<std::string> stragglers;
   std::string trace, json;
@@ -32,7 +33,7 @@ struct Simulate {
   bool bench = false;
 };
 
-std::vector<plan::SlowRank> stragglers_of(const Simulate& o) {
+std::vector<plan::SlowRank> stragglers_of(const SimulateOptions& o) {
   std::vector<plan::SlowRank> all;
   for (const std::string& text : o.stragglers) {
     plan::SlowRank one;
@@ -43,7 +44,8 @@ std::vector<plan::SlowRank> stragglers_of(const Simulate& o) {
     one.factor = colon == std::string::npos ? 0 : std::strtod(text.c_str() + colon + 1, &last);
     if (colon == std::string::npos || colon == 0 || end != text.c_str() + colon || last != text.c_str() + text.size() ||
         one.factor <= 0)
-      throw UsageError(fmt::format("--straggler: got {}; expected RANK:FACTOR with a factor above 0, as 17:1.5", text));
+      throw UsageError(
+          fmt::format("--straggler: got {}; expected RANK:FACTOR with a factor above 0, for example 17:1.5", text));
     if (std::any_of(all.begin(), all.end(), same_rank))
       throw UsageError(fmt::format("--straggler: got rank {} twice; expected each rank once", one.rank));
     all.push_back(one);
@@ -51,15 +53,15 @@ std::vector<plan::SlowRank> stragglers_of(const Simulate& o) {
   return all;
 }
 
-struct Losses {
+struct FailureEstimate {
   plan::FailureModel model;
   double interval_s = 0;
   plan::Goodput drawn;
   double expected = 1;
 };
 
-Losses losses_of(const Simulate& o, const plan::Cluster& cluster, int ranks) {
-  Losses l;
+FailureEstimate estimate_failures(const SimulateOptions& o, const plan::Cluster& cluster, int ranks) {
+  FailureEstimate l;
   for (const auto& [option, value] : {std::pair{"--mtbf", o.mtbf_hours},
                                       {"--checkpoint-s", o.checkpoint_s},
                                       {"--restart-s", o.restart_s},
@@ -68,16 +70,16 @@ Losses losses_of(const Simulate& o, const plan::Cluster& cluster, int ranks) {
     if (!(value >= 0 && value < 1e9)) throw UsageError(fmt::format("{}: got {}; expected 0 or more", option, value));
   const double mtbf = o.mtbf_hours > 0 ? o.mtbf_hours : cluster.mtbf_hours;
   if (mtbf <= 0) return l;
-  if (o.days == 0) throw UsageError("--days: got 0; expected a time to draw failures for, above 0");
+  if (o.days == 0) throw UsageError("--days: got 0; expected a simulated time above 0");
   const double nodes = std::max(1.0, std::ceil(static_cast<double>(ranks) / cluster.per_node));
   l.model = {mtbf * 3600 / nodes, o.checkpoint_s, o.restart_s};
   l.interval_s = o.interval_s > 0 ? o.interval_s : std::max(1.0, plan::daly_interval_s(l.model));
-  l.drawn = plan::drawn_goodput(l.model, l.interval_s, o.days * 86400, o.seed);
+  l.drawn = plan::simulate_goodput(l.model, l.interval_s, o.days * 86400, o.seed);
   l.expected = plan::expected_goodput(l.model, l.interval_s);
   return l;
 }
 
-// How fast events go: those of this step, and of one ring of many ranks, message by message.
+// Prints the simulator's events per second, for this step and for one ring of many ranks, simulated message by message.
 void print_speed(const plan::StepSimulation& step, double seconds) {
   fmt::print("{} events of {} tasks in {:.4f} s: {:.2f} million events/s\n", step.events, step.tasks, seconds,
              static_cast<double>(step.events) / seconds * 1e-6);
@@ -88,17 +90,17 @@ void print_speed(const plan::StepSimulation& step, double seconds) {
   const auto schedules = plan::schedules_of(comm::find_algorithm(ring.op, "ring"), ring);
   const plan::CollectiveTime time = plan::time_collective(schedules, 4, 1e-6, 25e9);
   fmt::print("a ring of {} ranks: {} events in {:.3f} s: {:.2f} million events/s\n", ring.size, time.events,
-             time.took_s, static_cast<double>(time.events) / time.took_s * 1e-6);
+             time.wall_s, static_cast<double>(time.events) / time.wall_s * 1e-6);
 }
 
-Json to_json(const plan::StepSimulation& step, const Losses& losses) {
+Json to_json(const plan::StepSimulation& step, const FailureEstimate& failures) {
   Json out = {{"step_s", step.step_s}, {"compute_s", step.compute_s}, {"bubble_s", step.bubble_s},
               {"bubble", step.bubble}, {"exposed_s", step.exposed_s}, {"update_s", step.update_s},
               {"events", step.events}, {"tasks", step.tasks},         {"devices", Json::array()}};
   for (const plan::DeviceUse& use : step.devices)
-    out["devices"].push_back({{"copy", use.copy},
+    out["devices"].push_back({{"copy", use.replica},
                               {"stage", use.stage},
-                              {"folded", use.folded},
+                              {"folded", use.num_folded},
                               {"compute_s", use.compute_s},
                               {"waiting_s", use.waiting_s},
                               {"after_s", use.after_s},
@@ -106,15 +108,15 @@ Json to_json(const plan::StepSimulation& step, const Losses& losses) {
                               {"summing_s", use.summing_s},
                               {"offload_s", use.offload_s},
                               {"peak_bytes", use.peak_bytes}});
-  if (losses.model.mtbf_s > 0)
-    out["failures"] = {{"mtbf_s", losses.model.mtbf_s},    {"interval_s", losses.interval_s},
-                       {"goodput", losses.drawn.fraction}, {"expected_goodput", losses.expected},
-                       {"per_day", losses.drawn.failures}, {"checkpoint", losses.drawn.checkpoint},
-                       {"lost", losses.drawn.lost},        {"restart", losses.drawn.restart}};
+  if (failures.model.mtbf_s > 0)
+    out["failures"] = {{"mtbf_s", failures.model.mtbf_s},    {"interval_s", failures.interval_s},
+                       {"goodput", failures.drawn.fraction}, {"expected_goodput", failures.expected},
+                       {"per_day", failures.drawn.failures}, {"checkpoint", failures.drawn.checkpoint},
+                       {"lost", failures.drawn.lost},        {"restart", failures.drawn.restart}};
   return out;
 }
 
-void print(const Planned& planned, const plan::StepSimulation& step, const Losses& losses) {
+void print(const ResolvedPlan& planned, const plan::StepSimulation& step, const FailureEstimate& failures) {
   const double tokens = static_cast<double>(planned.policy.global_batch * planned.shape.seq);
   fmt::print(
       "step {:.4g} s, {:.4g} tokens/s: compute {:.4g}, bubble {:.4g} ({:.1f} % of compute), exposed all-reduce {:.4g}, "
@@ -123,59 +125,60 @@ void print(const Planned& planned, const plan::StepSimulation& step, const Losse
       step.update_s);
   std::vector<Cells> cells;
   for (const plan::DeviceUse& use : step.devices)
-    cells.push_back({use.folded > 1 ? fmt::format("{} … ({})", use.copy, use.folded) : std::to_string(use.copy),
-                     std::to_string(use.stage), fmt::format("{:.4g}", use.compute_s),
-                     fmt::format("{:.4g}", use.waiting_s), fmt::format("{:.4g}", use.after_s),
-                     fmt::format("{:.4g}", use.sending_s), fmt::format("{:.4g}", use.summing_s),
-                     fmt::format("{:.2f}", use.peak_bytes / 1e9)});
-  fmt::print("{}",
-             text_table({"replica", "stage", "compute s", "waiting s", "after s", "sends s", "all-reduce s", "peak GB"},
-                        cells));
-  if (losses.model.mtbf_s > 0)
+    cells.push_back(
+        {use.num_folded > 1 ? fmt::format("{} … ({})", use.replica, use.num_folded) : std::to_string(use.replica),
+         std::to_string(use.stage), fmt::format("{:.4g}", use.compute_s), fmt::format("{:.4g}", use.waiting_s),
+         fmt::format("{:.4g}", use.after_s), fmt::format("{:.4g}", use.sending_s), fmt::format("{:.4g}", use.summing_s),
+         fmt::format("{:.2f}", use.peak_bytes / 1e9)});
+  fmt::print("{}", text_table({"replica", "stage", "compute s", "waiting s", "exposed s", "sends s", "all-reduce s",
+                               "peak GB"},
+                              cells));
+  if (failures.model.mtbf_s > 0)
     fmt::print(
-        "a failure every {:.1f} h, {:.2f} a day; checkpoints every {:.0f} s: {:.2f} % of the time is work kept "
-        "({:.2f} % expected), {:.2f} % checkpoints, {:.2f} % lost, {:.2f} % restarts; {:.4g} tokens/s\n",
-        losses.model.mtbf_s / 3600, losses.drawn.failures, losses.interval_s, 100 * losses.drawn.fraction,
-        100 * losses.expected, 100 * losses.drawn.checkpoint, 100 * losses.drawn.lost, 100 * losses.drawn.restart,
-        tokens / step.step_s * losses.drawn.fraction);
+        "a failure every {:.1f} h, {:.2f} per day; checkpoints every {:.0f} s: {:.2f} % of the time is useful work "
+        "({:.2f} % expected), {:.2f} % checkpoints, {:.2f} % lost work, {:.2f} % restarts; {:.4g} tokens/s\n",
+        failures.model.mtbf_s / 3600, failures.drawn.failures, failures.interval_s, 100 * failures.drawn.fraction,
+        100 * failures.expected, 100 * failures.drawn.checkpoint, 100 * failures.drawn.lost,
+        100 * failures.drawn.restart, tokens / step.step_s * failures.drawn.fraction);
 }
 
-int run_simulate(const Simulate& o) {
-  const Planned planned = read_plan_inputs(o.inputs);
+int run_simulate(const SimulateOptions& o) {
+  const ResolvedPlan planned = read_plan_inputs(o.inputs);
   plan::check(planned.shape, planned.cluster, planned.policy);
   const auto stragglers = stragglers_of(o);
-  const bool own = plan::is_own(planned.cluster, planned.policy);
+  const bool own = plan::uses_calibrated_rates(planned.cluster, planned.policy);
   if (own && !stragglers.empty())
-    throw UsageError(
-        "--straggler: not for ranks that share one machine's cores; a cluster of GPUs has ranks of its own");
-  const plan::StepInput input = own ? plan::own_step(planned.shape, planned.cluster, planned.policy)
+    throw UsageError("--straggler: not supported on CPU clusters, whose ranks share cores. Use a GPU cluster");
+  const plan::StepInput input = own ? plan::espalier_step_input(planned.shape, planned.cluster, planned.policy)
                                     : plan::step_input(planned.shape, planned.cluster, planned.policy, stragglers);
   const int64_t made = now_ns();
   Json trace;
   const plan::StepSimulation step = plan::simulate_step(input, o.trace.empty() ? nullptr : &trace);
   const double seconds = static_cast<double>(now_ns() - made) * 1e-9;
-  const Losses losses = losses_of(o, planned.cluster, planned.policy.world());
-  print(planned, step, losses);
+  const FailureEstimate failures = estimate_failures(o, planned.cluster, planned.policy.world());
+  print(planned, step, failures);
   if (o.bench) print_speed(step, seconds);
   if (!o.trace.empty()) obs::write_trace(o.trace, trace);
-  if (!o.json.empty()) write_file(o.json, to_json(step, losses).dump(1) + "\n");
+  if (!o.json.empty()) write_file(o.json, to_json(step, failures).dump(1) + "\n");
   return static_cast<int>(ExitCode::done);
 }
 
 }  // namespace
 
-void define_plan_simulate(const Arguments& app, Chosen& chosen) {
-  auto o = keep<Simulate>(app, chosen, run_simulate);
+void define_plan_simulate(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<SimulateOptions>(app, chosen, run_simulate);
   add_plan_inputs(app, o->inputs);
-  app.add_option("--straggler", o->stragglers, "a slow rank and its factor; may be repeated").type_name("RANK:FACTOR");
-  app.add_option("--mtbf", o->mtbf_hours, "hours between failures of one node [the cluster's]").type_name("H");
-  app.add_option("--checkpoint-s", o->checkpoint_s, "the job stands while one is written [60]").type_name("S");
-  app.add_option("--restart-s", o->restart_s, "from a failure until it works again [300]").type_name("S");
-  app.add_option("--interval-s", o->interval_s, "of work between checkpoints [Daly's]").type_name("S");
-  app.add_option("--days", o->days, "of work to draw failures for [365]").type_name("D");
-  app.add_option("--seed", o->seed, "of the failures drawn [1]").type_name("N");
-  app.add_flag("--bench", o->bench, "say how many events a second were simulated");
-  app.add_option("--trace", o->trace, "write the timeline for Perfetto").type_name("FILE");
+  app.add_option("--straggler", o->stragglers, "slow rank and its slowdown factor; repeatable")
+      .type_name("RANK:FACTOR");
+  app.add_option("--mtbf", o->mtbf_hours, "mean hours between failures of one node [the cluster's value]")
+      .type_name("H");
+  app.add_option("--checkpoint-s", o->checkpoint_s, "seconds that a checkpoint blocks the job [60]").type_name("S");
+  app.add_option("--restart-s", o->restart_s, "seconds from a failure until training resumes [300]").type_name("S");
+  app.add_option("--interval-s", o->interval_s, "seconds of work between checkpoints [Daly's formula]").type_name("S");
+  app.add_option("--days", o->days, "simulated days of failures [365]").type_name("D");
+  app.add_option("--seed", o->seed, "random seed of failures [1]").type_name("N");
+  app.add_flag("--bench", o->bench, "print simulated events per second");
+  app.add_option("--trace", o->trace, "write the timeline as a Perfetto trace").type_name("FILE");
   app.add_option("--json", o->json, "write the figures as JSON; - is stdout").type_name("FILE");
 }
 

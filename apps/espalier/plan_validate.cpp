@@ -1,4 +1,4 @@
-// espalier plan validate: predictions against measured rows.
+// espalier plan validate: compares predictions with rows of measured results.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxTableBytes = size_t{256} << 20;
 
-struct ValidatePlan {
+struct ValidateOptions {
   std::string rows, json, cluster;
   int calibrate = 0;
   bool brief = false;
@@ -33,9 +33,9 @@ std::string rows_table(const plan::Validation& all) {
   for (const plan::RowResult& r : all.rows)
     rows.push_back({r.id, number(r.predicted_s), number(r.measured_s), percent(r.error()),
                     r.low_s ? fmt::format("{:.4g} to {:.4g}", *r.low_s, *r.high_s) : "", number(r.predicted_gb),
-                    number(r.measured_gb), r.fits ? "fits" : "out of memory", r.fitted_on ? "fitted on" : ""});
+                    number(r.measured_gb), r.fits ? "fits" : "out of memory", r.fitted_on ? "used to fit" : ""});
   return text_table(
-      {"row", "predicted s", "measured s", "error", "80 % of such", "predicted GB", "measured GB", "verdict", ""},
+      {"row", "predicted s", "measured s", "error", "80 % interval", "predicted GB", "measured GB", "verdict", ""},
       rows);
 }
 
@@ -49,14 +49,15 @@ std::string sources_table(const plan::Validation& all) {
                     s.oom_right ? fmt::format("{:.0f} of {}", *s.oom_right * s.oom, s.oom) : "",
                     s.rejected > 0 ? std::to_string(s.rejected) : "", fmt::format("{:.3f}", s.scale)});
   }
-  return text_table({"source", "rows", "mean", "median", "p90", "worst", "tau", "regret", "memory", "in 80 %",
-                     "out of memory", "wrongly refused", "scale"},
+  return text_table({"source", "rows", "mean error", "median error", "p90 error", "worst error", "Kendall tau",
+                     "regret", "memory error", "in interval", "out of memory", "wrongly rejected", "scale"},
                     rows);
 }
 
-int run_plan_validate(const ValidatePlan& o) {
+int run_plan_validate(const ValidateOptions& o) {
   if (o.calibrate < 0 || o.calibrate > 1000)
-    throw UsageError(fmt::format("--calibrate {}: 0 (none) to 1000 rows of each source", o.calibrate));
+    throw UsageError(
+        fmt::format("--calibrate: got {}; expected 0 (no calibration) to 1000 rows per source", o.calibrate));
   plan::Catalog catalog;
   if (!o.cluster.empty()) catalog.add(obs::read_whole_file(o.cluster, size_t{1} << 20), o.cluster);
   const auto rows = plan::read_rows(obs::read_whole_file(o.rows, kMaxTableBytes), o.rows, catalog);
@@ -70,12 +71,13 @@ int run_plan_validate(const ValidatePlan& o) {
 
 }  // namespace
 
-void define_plan_validate(const Arguments& app, Chosen& chosen) {
-  auto o = keep<ValidatePlan>(app, chosen, run_plan_validate);
-  app.add_option("--rows", o->rows, "table of results, comma-separated").required().type_name("FILE.csv");
-  app.add_option("--calibrate", o->calibrate, "fit one scalar per source on so many of its rows [0]").type_name("K");
-  app.add_option("--catalog", o->cluster, "processors and links of one's own").type_name("FILE.toml");
-  app.add_flag("--brief", o->brief, "sources only, not their rows");
+void define_plan_validate(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<ValidateOptions>(app, chosen, run_plan_validate);
+  app.add_option("--rows", o->rows, "CSV table of measured results").required().type_name("FILE.csv");
+  app.add_option("--calibrate", o->calibrate, "rows per source from which its time scale factor is fitted [0]")
+      .type_name("K");
+  app.add_option("--catalog", o->cluster, "file with more devices and links").type_name("FILE.toml");
+  app.add_flag("--brief", o->brief, "print only the summary per source");
   app.add_option("--json", o->json, "write rows and sources as JSON; - is stdout").type_name("FILE");
 }
 

@@ -1,4 +1,4 @@
-// The whole program but its entry, so that it is compiled like the rest of the binary's files.
+// The program without `main`. It is a library, so that it is compiled with the same flags as the other files.
 #pragma once
 
 #include <string>
@@ -6,9 +6,10 @@
 
 namespace esp::app {
 
-int run_program(int argc, char** argv);  // the exit code
+int run_program(int argc, char** argv);  // returns the exit code
 
-// A command of ours run within another: these words behind the program's name. Its exit code, or its exception.
-int run_words(std::vector<std::string> words);
+// Runs one espalier command from within another. `words` are its arguments without the program's name. Returns its exit
+// code or throws.
+int run_command_line(std::vector<std::string> words);
 
 }  // namespace esp::app

@@ -1,4 +1,4 @@
-// espalier report: a run's page as one file, for keeping and for sending.
+// espalier report: writes the dashboard page of one or several runs as one HTML file.
 #include <unistd.h>
 
 #include <chrono>
@@ -9,24 +9,24 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/espalier/command.h"
-#include "apps/espalier/dash_knowledge.h"
+#include "apps/espalier/dash_providers.h"
 #include "apps/espalier/machine.h"
 #include "apps/espalier/output_file.h"
 #include "esp/base/clock.h"
 #include "esp/base/error.h"
 #include "esp/dash/page.h"
-#include "esp/train/feed.h"
+#include "esp/train/data_pipeline.h"
 #include "esp/train/sampling.h"
 
 namespace esp::app {
 namespace {
 
-struct Report {
+struct ReportOptions {
   std::vector<std::string> folders;
   std::string out;
 };
 
-constexpr uint64_t kMostSampled_bytes = uint64_t{512} << 20;
+constexpr uint64_t kMaxSampledBytes = uint64_t{512} << 20;
 constexpr Duration kSampling = std::chrono::seconds(5);
 constexpr int64_t kSampleTokens = 240;
 constexpr const char* kPrompt = "\n";
@@ -38,21 +38,24 @@ uint64_t bytes_under(const std::string& folder) {
   return sum;
 }
 
-// A text from the run's newest checkpoint, the same for the same checkpoint; small enough to be made while one waits.
-Json sample_of(const std::string& folder) {
+// Samples text from the newest checkpoint, with a fixed seed. Large models get no sample, because it would take too
+// long.
+Json make_sample(const std::string& folder) {
   try {
-    const std::string checkpoint = train::checkpoint_at(folder);
-    if (const uint64_t bytes = bytes_under(checkpoint); bytes > kMostSampled_bytes)
-      return {{"none", fmt::format("the checkpoint has {}; espalier generate --checkpoint {} samples it",
-                                   human_bytes(bytes), folder)}};
+    const std::string checkpoint = train::resolve_checkpoint(folder);
+    if (const uint64_t bytes = bytes_under(checkpoint); bytes > kMaxSampledBytes)
+      return {{"none",
+               fmt::format(
+                   "the checkpoint has {}, too much for a sample in this page. Use espalier generate --checkpoint {}",
+                   human_bytes(bytes), folder)}};
     const auto loaded = train::load_model(checkpoint);
     train::SamplingOptions sampling;
     sampling.temperature = 0.8;
     const Deadline deadline = Deadline::after(kSampling);
-    const std::vector<int32_t> made =
-        train::generate(*loaded, data::encode(train::tokenizer_of(*loaded), kPrompt), kSampleTokens, sampling,
+    const std::vector<int32_t> sample =
+        train::generate(*loaded, data::encode(train::require_tokenizer(*loaded), kPrompt), kSampleTokens, sampling,
                         [&](int32_t) { return !deadline.passed(); });
-    return {{"text", loaded->tokenizer->decode(made)},
+    return {{"text", loaded->tokenizer->decode(sample)},
             {"prompt", kPrompt},
             {"temperature", sampling.temperature},
             {"seed", sampling.seed},
@@ -62,7 +65,7 @@ Json sample_of(const std::string& folder) {
   }
 }
 
-int run_report(const Report& o) {
+int run_report(const ReportOptions& o) {
   std::vector<std::unique_ptr<dash::RunFolder>> runs;
   std::vector<dash::RunFolder*> run_folders;
   for (const std::string& folder : o.folders)
@@ -73,30 +76,30 @@ int run_report(const Report& o) {
   for (const dash::FoundRun& run : dash::find_all_runs(o.folders, &refused)) {
     runs.push_back(std::make_unique<dash::RunFolder>(run.path, run.name));
     run_folders.push_back(runs.back().get());
-    const Json brief = runs.back()->brief();
-    num_readable += brief.at("state") != dash::kUnreadable;
-    if (const auto error = brief.at("row").find("error"); error != brief.at("row").end())
+    const Json list_entry = runs.back()->list_entry();
+    num_readable += list_entry.at("state") != dash::kUnreadable;
+    if (const auto error = list_entry.at("row").find("error"); error != list_entry.at("row").end())
       refused.push_back(fmt::format("{}: {}", run.path, error->get<std::string>()));
   }
   const std::string why = fmt::format("{}", fmt::join(refused, "\n"));
   if (num_readable == 0) throw IoError(why);
   if (!why.empty()) fmt::print(stderr, "{}\n", why);
-  const char* name = run_folders.size() == 1 ? "report.html" : "comparison.html";  // beside the first one's own
+  // By default the report is written into the folder of the first run.
+  const char* name = run_folders.size() == 1 ? "report.html" : "comparison.html";
   const std::string out = o.out.empty() ? fmt::format("{}/{}", o.folders.front(), name) : o.out;
-  dash::Knowledge knowledge = dash_knowledge();
-  knowledge.sample = sample_of;
-  write_file(out, dash::report_page(run_folders, knowledge));
+  dash::DataProviders providers = dash_data_providers();
+  providers.sample = make_sample;
+  write_file(out, dash::report_page(run_folders, providers));
   if (out != "-") fmt::print("{}\n", out);
   return static_cast<int>(ExitCode::done);
 }
 
 }  // namespace
 
-void define_report(const Arguments& app, Chosen& chosen) {
-  auto o = keep<Report>(app, chosen, run_report);
+void define_report(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<ReportOptions>(app, chosen, run_report);
   app.add_option("folders", o->folders, "one run folder, or several to compare").type_name("RUN_DIR").required();
-  app.add_option("--out", o->out,
-                 "the page [RUN_DIR/report.html, of several comparison.html in the first]; - is stdout")
+  app.add_option("--out", o->out, "HTML file [RUN_DIR/report.html; several runs: comparison.html]; - is stdout")
       .type_name("FILE");
 }
 

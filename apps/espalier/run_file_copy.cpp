@@ -19,16 +19,16 @@
 namespace esp::app {
 namespace {
 
-constexpr int kLeastFd = 10;  // ranks have descriptors of their own below (launch/spawn.h)
+constexpr int kMinFd = 10;  // descriptors below this are used by ranks (launch/spawn.h)
 
 }  // namespace
 
 RunFileCopy::RunFileCopy(std::string path, std::string text) : path_(std::move(path)), text_(std::move(text)) {
   const int sealable = ::memfd_create("espalier-run-file", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  // A container may refuse memfd_create: an unnamed temporary file, which cannot be sealed.
+  // Containers may block memfd_create. Then an unnamed temporary file is used, which cannot be sealed.
   const std::unique_ptr<FILE, int (*)(FILE*)> unnamed(sealable < 0 ? std::tmpfile() : nullptr, std::fclose);
-  const int made = unnamed ? ::fileno(unnamed.get()) : sealable;
-  fd_ = made < 0 ? -1 : ::fcntl(made, F_DUPFD, kLeastFd);  // inherited
+  const int fd = unnamed ? ::fileno(unnamed.get()) : sealable;
+  fd_ = fd < 0 ? -1 : ::fcntl(fd, F_DUPFD, kMinFd);  // without close-on-exec, so ranks inherit it
   if (sealable >= 0) ::close(sealable);
   if (fd_ < 0) throw IoError("cannot copy the run file: " + errno_text(errno));
   for (size_t at = 0; at < text_.size();) {
@@ -55,7 +55,7 @@ bool RunFileCopy::is_outdated() const {
   }
 }
 
-std::optional<std::string> copied_run_file(const launch::Environment& environment, const std::string& path) {
+std::optional<std::string> inherited_run_file(const launch::Environment& environment, const std::string& path) {
   const auto at = environment.find(RunFileCopy::kVariable);
   if (at == environment.end()) return std::nullopt;
   const std::string& value = at->second;
@@ -63,10 +63,12 @@ std::optional<std::string> copied_run_file(const launch::Environment& environmen
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), fd);
   const auto used = static_cast<size_t>(end - value.data());
   if (error != std::errc() || used == value.size() || value[used] != ':' || value.substr(used + 1) != path)
-    return std::nullopt;  // of another train above this one
+    return std::nullopt;  // the variable names another file: it belongs to an outer `espalier train`
   if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
-    throw UsageError(fmt::format("{} = {}: got a descriptor that is not open; expected the launcher's. Unset it",
-                                 RunFileCopy::kVariable, value));
+    throw UsageError(
+        fmt::format("{} = {}: got a descriptor that is not open; expected the one that espalier launch "
+                    "opened. Unset the variable",
+                    RunFileCopy::kVariable, value));
   std::string text(train::kMaxRunFileBytes + 1, '\0');
   size_t have = 0;
   while (have < text.size()) {

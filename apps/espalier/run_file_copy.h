@@ -1,5 +1,6 @@
-// A launcher reads the run file once, when its job begins, and ranks get that copy, also those that are started later:
-// editing the file changes nothing of a job that runs. The copy lies in memory behind a descriptor that ranks inherit.
+// A copy of the run file. The launcher reads the file once when the job begins, and all ranks get this copy, including
+// ranks that start later. So editing the file does not change a running job. The copy is in memory; ranks inherit its
+// descriptor.
 #pragma once
 
 #include <optional>
@@ -11,16 +12,16 @@ namespace esp::app {
 
 class RunFileCopy {
  public:
-  // `text`: what was read at `path`. IoError.
+  // `text` is the content that was read from `path`. IoError: no copy can be created.
   RunFileCopy(std::string path, std::string text);
   ~RunFileCopy();
   RunFileCopy(const RunFileCopy&) = delete;
   RunFileCopy& operator=(const RunFileCopy&) = delete;
 
-  // For the environment of ranks.
+  // Value of the environment variable kVariable for ranks: the copy's descriptor and path.
   std::string variable() const;
   static constexpr const char* kVariable = "ESPALIER_RUN_FILE";
-  // Whether the file is another one by now, or gone.
+  // Whether the file was changed or removed since it was read.
   bool is_outdated() const;
 
  private:
@@ -28,7 +29,7 @@ class RunFileCopy {
   int fd_ = -1;
 };
 
-// What the launcher of this rank has read at `path`; nothing where no launcher did. UsageError, IoError.
-std::optional<std::string> copied_run_file(const launch::Environment& environment, const std::string& path);
+// Text of the launcher's copy of the run file at `path`; nullopt if no launcher made one. Throws UsageError or IoError.
+std::optional<std::string> inherited_run_file(const launch::Environment& environment, const std::string& path);
 
 }  // namespace esp::app

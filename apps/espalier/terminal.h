@@ -1,4 +1,4 @@
-// Colour for people, plain text for everything else: only on a terminal, never with NO_COLOR or TERM=dumb.
+// Terminal colours. They are used only on a terminal, and never if NO_COLOR or TERM=dumb is set.
 #pragma once
 
 #include <cstdio>
@@ -23,7 +23,7 @@ class Style {
   bool on_;
 };
 
-int terminal_columns(std::FILE* stream);  // 80 where nobody says
-Log make_log();                           // at ESPALIER_LOG's level, warnings and errors when it is not set
+int terminal_columns(std::FILE* stream);  // 80 if the width is unknown
+Log make_log();                           // log at the level of ESPALIER_LOG; by default warnings and errors
 
 }  // namespace esp::app

@@ -29,7 +29,7 @@ std::string text_line(const Cells& cells, size_t width) {
 std::string text_table(const Cells& head, const std::vector<Cells>& rows) {
   std::vector<size_t> widths;
   auto widen = [&](const Cells& row) {
-    widths.resize(std::max(widths.size(), row.size()));  // a row may have a remark behind its last column
+    widths.resize(std::max(widths.size(), row.size()));  // a row may have an additional note after the last column
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], shown_width(row[i]));
   };
   widen(head);

@@ -1,4 +1,4 @@
-// Tables of words: the same cells as aligned text for a terminal or as Markdown for a file.
+// Text tables. The same cells can be printed as aligned text for a terminal or as Markdown.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@ namespace esp::app {
 
 using Cells = std::vector<std::string>;
 
-// Right-aligned in columns of at least `width` characters (code points, so that µ and × count once).
+// One line of right-aligned columns, each at least `width` characters wide (code points, so µ and × count once).
 std::string text_line(const Cells& cells, size_t width);
-// Columns as wide as their widest cell; the first column to the left.
+// A table whose columns are as wide as their widest cell. The first column is left-aligned.
 std::string text_table(const Cells& head, const std::vector<Cells>& rows);
 std::string markdown_table(const Cells& head, const std::vector<Cells>& rows);
 

@@ -1,4 +1,4 @@
-// espalier tokenizer train|encode|decode: text to ids and back, and vocabularies of one's own.
+// espalier tokenizer train|encode|decode: learns vocabularies, and converts text to token ids and back.
 #include <unistd.h>
 
 #include <charconv>
@@ -17,7 +17,7 @@
 #include "apps/espalier/terminal.h"
 #include "esp/base/error.h"
 #include "esp/base/table.h"
-#include "esp/data/content.h"
+#include "esp/data/content_type.h"
 #include "esp/data/tokenizer/bpe_train.h"
 #include "esp/data/tokenizer/byte_bpe.h"
 #include "esp/data/tokenizer/tokenizer.h"
@@ -37,8 +37,8 @@ std::string read_descriptor(int fd) {
   }
 }
 
-// Files in order, or standard input where none is named. A file must be text; standard input may be any bytes.
-// `null`: zero bytes separate texts, and are not part of them.
+// Reads the files in order, or standard input if there are none. A file must be text; standard input may be any bytes.
+// If `null`, zero bytes separate texts and are removed.
 std::vector<std::string> read_inputs(const std::vector<std::string>& files, bool null) {
   std::vector<std::string> texts;
   if (files.empty()) texts.push_back(read_descriptor(STDIN_FILENO));
@@ -47,7 +47,7 @@ std::vector<std::string> read_inputs(const std::vector<std::string>& files, bool
     if (!null || file == "-") continue;
     std::string text = texts.back();
     std::erase(text, '\0');
-    data::require_text(data::examine_bytes(text, file), file);
+    data::require_text(data::detect_content_type_of_bytes(text, file), file);
   }
   return texts;
 }
@@ -79,11 +79,11 @@ struct TrainOptions {
 
 int run_train(const TrainOptions& options) {
   data::BpeTrainOptions bpe = options.bpe;
-  bpe.pattern = data::find_split(options.pattern).pattern;
+  bpe.pattern = data::find_split_pattern(options.pattern).pattern;
   if (!options.special.empty()) bpe.special = options.special;
   for (size_t i = 0; i < bpe.special.size(); ++i)
     if (bpe.special[i].empty() || std::count(bpe.special.begin(), bpe.special.end(), bpe.special[i]) > 1)
-      throw UsageError(fmt::format("--special \"{}\": expected names that are not empty, each once", bpe.special[i]));
+      throw UsageError(fmt::format("--special \"{}\": expected non-empty names, each once", bpe.special[i]));
   if (bpe.threads == 0) bpe.threads = static_cast<int>(usable_cores());
   data::BpeTrainer trainer(bpe);
   auto begun = std::chrono::steady_clock::now();
@@ -91,7 +91,8 @@ int run_train(const TrainOptions& options) {
   const std::vector<data::Input> inputs = data::find_inputs(options.files, "auto", make_log());
   for (const data::Input& input : inputs)
     if (!data::holds_text(input.kind))
-      throw UsageError(fmt::format("{}: got a file of tokens; expected text to learn a vocabulary from", input.path));
+      throw UsageError(
+          fmt::format("{}: got a file of tokens; expected text, from which a vocabulary can be learned", input.path));
   for (const data::Input& input : inputs) check_not_an_input("--output", options.output, {&input.path, 1});
   check_output_file("--output", options.output);
   trainer.add_inputs(inputs, options.text_key);
@@ -104,11 +105,13 @@ int run_train(const TrainOptions& options) {
   fmt::print(stderr, "{} tokens from {} bytes in {:.1f} s: {}\n", tokenizer->vocab_size(), trainer.bytes(), seconds(),
              options.output);
   if (tokenizer->vocab_size() < bpe.vocab_size)
-    fmt::print(stderr, "fewer than the {} asked for: no pair is left that occurs {} times\n", bpe.vocab_size,
+    fmt::print(stderr, "fewer than the requested {}: no remaining pair occurs {} times\n", bpe.vocab_size,
                bpe.min_count);
-  if (trainer.forgotten_words() > 0)
-    fmt::print(stderr, "{} occurrences of rare words did not fit and were left out; --max-words makes room\n",
-               trainer.forgotten_words());
+  if (trainer.dropped_words() > 0)
+    fmt::print(stderr,
+               "dropped {} occurrences of rare words: the limit of distinct words was reached. Increase --max-words to "
+               "keep them\n",
+               trainer.dropped_words());
   return 0;
 }
 
@@ -176,7 +179,7 @@ struct DecodeOptions {
   bool lines = false, null = false;
 };
 
-// Numbers with spaces, commas or line ends between.
+// Parses token ids separated by spaces, commas or newlines.
 std::vector<int32_t> parse_ids(std::string_view text) {
   std::vector<int32_t> ids;
   auto between = [](char c) { return c == ' ' || c == ',' || c == '\n' || c == '\t' || c == '\r'; };
@@ -190,7 +193,8 @@ std::vector<int32_t> parse_ids(std::string_view text) {
     int32_t id = 0;
     auto parsed = std::from_chars(text.data() + at, text.data() + end, id);
     if (parsed.ec != std::errc() || parsed.ptr != text.data() + end)
-      throw UsageError(fmt::format("\"{}\" is not an id", text.substr(at, std::min<size_t>(end - at, 40))));
+      throw UsageError(fmt::format("tokenizer decode: got \"{}\"; expected a decimal token id",
+                                   text.substr(at, std::min<size_t>(end - at, 40))));
     ids.push_back(id);
     at = end;
   }
@@ -206,7 +210,8 @@ int run_decode(const DecodeOptions& options) {
     if (options.null) out += '\0';
     if (out.size() > (1 << 20)) put(out);
   };
-  if (!options.ids.empty() && !options.files.empty()) throw UsageError("ids are given by --ids or in files, not both");
+  if (!options.ids.empty() && !options.files.empty())
+    throw UsageError("tokenizer decode: got --ids and files; expected only one of them");
   std::vector<std::string> texts =
       options.ids.empty() ? read_inputs(options.files, false) : std::vector<std::string>{options.ids};
   for (const std::string& text : texts) {
@@ -219,69 +224,69 @@ int run_decode(const DecodeOptions& options) {
   return 0;
 }
 
-constexpr std::string_view kWhich =
+constexpr std::string_view kTokenizerKinds =
     "A tokenizer is \"byte\", a tokenizer.json, a .tiktoken or .model file, a vocab.txt, or a folder with one of them\n"
     "or with vocab.json and merges.txt.";
 
-void define_train(const Arguments& app, Chosen& chosen) {
-  auto o = keep<TrainOptions>(app, chosen, run_train);
+void define_train(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<TrainOptions>(app, chosen, run_train);
   app.add_option("files", o->files, "text, jsonl, JSON arrays, CSV or TSV, also .gz and .zst; files, folders or globs")
       .type_name("PATH")
       .required();
-  app.add_option("-v,--vocab", o->bpe.vocab_size, "tokens, special ones and the 256 bytes included")
+  app.add_option("-v,--vocab", o->bpe.vocab_size, "vocabulary size, including special tokens and the 256 bytes")
       .type_name("N")
       .required();
-  app.add_option("-o,--output", o->output, "where to write, - for standard output")
-      .type_name("tokenizer.json")
-      .required();
+  app.add_option("-o,--output", o->output, "output file; - is stdout").type_name("tokenizer.json").required();
   app.add_option("--text-key", o->text_key, "key or column of the text in a record [text]").type_name("KEY");
-  app.add_option("--pattern", o->pattern, "how text is split first [gpt2]").type_name(pattern_names());
+  app.add_option("--pattern", o->pattern, "split pattern [gpt2]").type_name(pattern_names());
   app.add_option("--special", o->special, "special tokens, first in the vocabulary [<|endoftext|>]").type_name("NAME");
-  app.add_option("--min-count", o->bpe.min_count, "a pair must occur so often to be merged [2]")
+  app.add_option("--min-count", o->bpe.min_count, "minimum count of a merged pair [2]").type_name("N").positive();
+  app.add_option("--max-words", o->bpe.max_words, "maximum number of distinct words in memory [4194304]")
       .type_name("N")
       .positive();
-  app.add_option("--max-words", o->bpe.max_words, "distinct words held in memory [4194304]").type_name("N").positive();
   o->bpe.threads = 0;
   app.add_option("--threads", o->bpe.threads, "threads [all cores]").type_name("N");
-  app.footer("The result depends on the text and these options, not on the threads. `tokenizers` reads it.");
+  app.footer(
+      "The result depends on the text and these options, not on the number of threads. The Hugging Face package\n"
+      "`tokenizers` can load it.");
 }
 
-void define_encode(const Arguments& app, Chosen& chosen) {
-  auto o = keep<EncodeOptions>(app, chosen, run_encode);
+void define_encode(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<EncodeOptions>(app, chosen, run_encode);
   app.add_option("files", o->files, "text [standard input]").type_name("FILE");
-  app.add_option("-t,--tokenizer", o->tokenizer, "which tokenizer").type_name("PATH").required();
-  const Argument ids = app.add_flag("--ids", o->ids, "print ids (as without any of these)");
-  const Argument count = app.add_flag("--count", o->count, "print how many there are instead").excludes(ids);
-  app.add_flag("--pieces", o->pieces, "print the text of each instead, | between").excludes(ids).excludes(count);
-  const Argument lines = app.add_flag("--lines", o->lines, "each line is a text of its own");
-  app.add_flag("-0,--null", o->null, "texts end with a zero byte").excludes(lines);
-  app.add_flag("--ordinary", o->ordinary, "special tokens in the text are plain text");
+  app.add_option("-t,--tokenizer", o->tokenizer, "tokenizer to use").type_name("PATH").required();
+  const Argument ids = app.add_flag("--ids", o->ids, "print ids (default)");
+  const Argument count = app.add_flag("--count", o->count, "print the number of ids").excludes(ids);
+  app.add_flag("--pieces", o->pieces, "print the text of each token, separated by |").excludes(ids).excludes(count);
+  const Argument lines = app.add_flag("--lines", o->lines, "each line is a separate text");
+  app.add_flag("-0,--null", o->null, "each text ends with a zero byte").excludes(lines);
+  app.add_flag("--ordinary", o->ordinary, "treat special tokens in the text as plain text");
   app.add_flag("--add-special-tokens", o->add_special_tokens,
-               "BOS, EOS and the like around each text, as generate has them");
-  app.add_option("--pattern", o->pattern, "how text is split, for a .tiktoken file that does not say")
-      .type_name(pattern_names());
-  app.footer(std::string(kWhich));
+               "add BOS, EOS and other template tokens around each text, as generate does");
+  app.add_option("--pattern", o->pattern, "split pattern, for a .tiktoken file without one").type_name(pattern_names());
+  app.footer(std::string(kTokenizerKinds));
 }
 
-void define_decode(const Arguments& app, Chosen& chosen) {
-  auto o = keep<DecodeOptions>(app, chosen, run_decode);
+void define_decode(const Arguments& app, SelectedCommand& chosen) {
+  auto o = bind_options<DecodeOptions>(app, chosen, run_decode);
   app.add_option("files", o->files, "ids [standard input]").type_name("FILE");
-  app.add_option("-t,--tokenizer", o->tokenizer, "which tokenizer").type_name("PATH").required();
-  app.add_option("--ids", o->ids, "the ids themselves, commas or spaces between").type_name("LIST");
-  const Argument lines = app.add_flag("--lines", o->lines, "each line is a text of its own");
-  app.add_flag("-0,--null", o->null, "each line is a text; end each with a zero byte").excludes(lines);
-  app.footer(std::string(kWhich));
+  app.add_option("-t,--tokenizer", o->tokenizer, "tokenizer to use").type_name("PATH").required();
+  app.add_option("--ids", o->ids, "ids, separated by commas or spaces").type_name("LIST");
+  const Argument lines = app.add_flag("--lines", o->lines, "each line is a separate text");
+  app.add_flag("-0,--null", o->null, "each line is a separate text; end each output text with a zero byte")
+      .excludes(lines);
+  app.footer(std::string(kTokenizerKinds));
 }
 
 constexpr Command kTokenizerCommands[] = {
     {"train", "learn a byte-level BPE from text", define_train},
-    {"encode", "text to ids", define_encode},
-    {"decode", "ids to text", define_decode},
+    {"encode", "convert text to ids", define_encode},
+    {"decode", "convert ids to text", define_decode},
 };
 
 }  // namespace
 
-void define_tokenizer(const Arguments& app, Chosen& chosen) {
+void define_tokenizer(const Arguments& app, SelectedCommand& chosen) {
   define_commands(app, kTokenizerCommands, chosen);
   app.require_subcommand(0, 1);
 }

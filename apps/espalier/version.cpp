@@ -17,15 +17,15 @@ std::string version_id() {
 }
 
 std::string version_text() {
-  auto seen = [](const std::optional<SeenLibrary>& library) {
+  auto seen = [](const std::optional<DetectedLibrary>& library) {
     return library ? library->version : std::string("not found");
   };
-  std::optional<Cuda> cuda = see_cuda();
+  std::optional<CudaDriver> cuda = detect_cuda();
   std::string text = fmt::format("espalier {} ({}, {}, {})\n", ESP_VERSION, ESP_GIT_ID, ESP_COMPILER, ESP_BUILD_TYPE);
   text += fmt::format("CPU: {}\n", fmt::join(cpu_features(), " "));
-  text += fmt::format("Open MPI: {}\n", seen(see_open_mpi()));
-  text += fmt::format("MPICH: {}\n", seen(see_mpich()));
-  text += fmt::format("NCCL: {}\n", seen(see_nccl()));
+  text += fmt::format("Open MPI: {}\n", seen(detect_open_mpi()));
+  text += fmt::format("MPICH: {}\n", seen(detect_mpich()));
+  text += fmt::format("NCCL: {}\n", seen(detect_nccl()));
   text += cuda ? fmt::format("CUDA: driver {}, {} GPU{}", cuda->driver, cuda->gpus.size(),
                              cuda->gpus.size() == 1 ? "" : "s")
                : "CUDA: not found";

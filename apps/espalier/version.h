@@ -1,4 +1,4 @@
-// What `espalier --version` prints.
+// Text of `espalier --version`.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-#include "apps/espalier/plan_mixed.h"
+#include "apps/espalier/plan_heterogeneous.h"
 
 #include <charconv>
 
@@ -22,7 +22,7 @@ plan::Cluster pool_of(const std::string& text) {
   int count = 0;
   const char* end = text.data() + text.size();
   if (colon == std::string::npos || std::from_chars(text.data() + colon + 1, end, count).ptr != end || count < 1)
-    throw UsageError(fmt::format("--also: got {}; expected CLUSTER:N, as dgx-1:16", text));
+    throw UsageError(fmt::format("--also: got {}; expected CLUSTER:N, for example dgx-1:16", text));
   inputs.gpus = count;
   std::vector<std::string> assumed;
   return plan_cluster(inputs, assumed);
@@ -43,15 +43,16 @@ Json json_of(const plan::MixedPlan& found, const std::vector<plan::Cluster>& poo
 
 }  // namespace
 
-int run_mixed_search(const PlanInputs& inputs, const std::vector<std::string>& also, const std::string& json) {
-  const Planned planned = read_plan_inputs(inputs);
+int run_heterogeneous_search(const PlanInputs& inputs, const std::vector<std::string>& also, const std::string& json) {
+  const ResolvedPlan planned = read_plan_inputs(inputs);
   std::vector<plan::Cluster> pools = {planned.cluster};
   for (const std::string& one : also) pools.push_back(pool_of(one));
-  const plan::Space space = plan::whole_space(planned.shape, planned.cluster, planned.policy, {planned.cluster.size()});
+  const plan::SearchSpace space =
+      plan::full_search_space(planned.shape, planned.cluster, planned.policy, {planned.cluster.size()});
   const auto found = plan::plan_mixed(planned.shape, pools, planned.policy, space.micro_batch);
   if (!found)
     throw UsageError(
-        fmt::format("{} does not fit as a pipeline over these processors; try more of them", planned.shape.name));
+        fmt::format("{}: no pipeline over these devices fits in their memory. Add devices", planned.shape.name));
   if (json != "-") {
     std::vector<Cells> rows;
     for (size_t k = 0; k < found->pool_of_stage.size(); ++k) {
@@ -60,9 +61,8 @@ int run_mixed_search(const PlanInputs& inputs, const std::vector<std::string>& a
                       fmt::format("{} of {}", plan::gigabytes(found->stages[k].total()),
                                   plan::gigabytes(pool.processor.memory_bytes))});
     }
-    fmt::print("{}: {} a step; all processors at their speeds and never idle: {}\n\n{}", plan::describe(found->policy),
-               plan::seconds(found->step_s), plan::seconds(found->bubble_free_s),
-               text_table({"stage", "layers", "processor", "memory"}, rows));
+    fmt::print("{}: step {}; without idle time {}\n\n{}", plan::describe(found->policy), plan::seconds(found->step_s),
+               plan::seconds(found->bubble_free_s), text_table({"stage", "layers", "device", "memory"}, rows));
   }
   if (!json.empty()) write_file(json, json_of(*found, pools).dump(2) + "\n");
   return static_cast<int>(ExitCode::done);

@@ -1,4 +1,4 @@
-#include "apps/espalier/dash_knowledge.h"
+#include "apps/espalier/dash_providers.h"
 
 #include <algorithm>
 
@@ -7,18 +7,21 @@
 #include "apps/espalier/plan_inputs.h"
 #include "esp/base/error.h"
 #include "esp/comm/algo/table.h"
-#include "esp/plan/own_memory.h"
+#include "esp/plan/espalier_memory.h"
 #include "esp/plan/report.h"
 #include "esp/plan/simulate/collective.h"
 
 namespace esp::app {
 namespace {
 
-constexpr int kMostMembers = 64;  // beyond, schedules of some algorithms are long; members then share alike
+// Largest group whose schedules are built, because some algorithms have long schedules. Traffic in larger groups counts
+// as evenly distributed.
+constexpr int kMaxMembers = 64;
 
-// What a member sends to each other member, by the schedule itself.
-std::vector<double> shares_of(const std::string& op, const std::string& algorithm, int size, int rank) {
-  if (size < 2 || size > kMostMembers) return {};
+// For each other member of the group: the fraction of this rank's sent bytes that goes to it. Computed from the
+// algorithm's schedule.
+std::vector<double> peer_shares(const std::string& op, const std::string& algorithm, int size, int rank) {
+  if (size < 2 || size > kMaxMembers) return {};
   try {
     comm::CollectiveSpec problem;
     problem.op = comm::parse_op(op);
@@ -28,7 +31,7 @@ std::vector<double> shares_of(const std::string& op, const std::string& algorith
     std::vector<double> sent(static_cast<size_t>(size));
     double all = 0;
     for (const comm::Action& action : schedules.at(static_cast<size_t>(rank)).actions)
-      if (action.act == comm::Act::send) {
+      if (action.type == comm::ActionType::send) {
         sent.at(static_cast<size_t>(action.peer)) += static_cast<double>(action.region.count);
         all += static_cast<double>(action.region.count);
       }
@@ -36,25 +39,27 @@ std::vector<double> shares_of(const std::string& op, const std::string& algorith
     for (double& part : sent) part /= all;
     return sent;
   } catch (const Error&) {
-    return {};  // "fused" and the like: no schedule in the table; members share alike
+    return {};  // algorithms without a schedule, such as "fused", get an even distribution
   }
 }
 
-// Memory by category as the trainer counts it, by stage.
+// The planner's estimate of memory by category and stage.
 Json plan_of_run(const std::string& run_toml, int world) {
   const train::RunConfig config = train::parse_resolved_config(run_toml, "run.toml", train::UnknownKeys::refuse);
   const plan::ModelShape shape = shape_of_run(config);
   const plan::Policy policy = policy_of_run(config, world);
-  if (!plan::has_own_memory(shape, policy)) return {{"error", "the planner has no byte-exact count for such a run"}};
+  if (!plan::has_espalier_memory(shape, policy))
+    return {{"error", "the planner cannot compute the exact memory of this run"}};
   Json stages = Json::array();
-  for (const plan::Memory& memory : plan::own_memories(shape, policy)) stages.push_back(plan::to_json(memory));
+  for (const plan::Memory& memory : plan::espalier_stage_memories(shape, policy))
+    stages.push_back(plan::to_json(memory));
   return {{"policy", plan::describe(policy)}, {"stages", stages}};
 }
 
 }  // namespace
 
-dash::Knowledge dash_knowledge() {
-  return {plan_of_run, shares_of};
+dash::DataProviders dash_data_providers() {
+  return {plan_of_run, peer_shares};
 }
 
 }  // namespace esp::app
