@@ -1,11 +1,11 @@
 """Espalier's collectives on NumPy arrays, over the C library; nothing to compile.
 
     import numpy, espalier
-    comm = espalier.init()                    # RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT say who and where
+    comm = espalier.init()                    # reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
     comm.all_reduce(array)                    # in place; comm.all_reduce(array, out) otherwise
     work = comm.all_reduce(array, op="avg", wait=False); work.wait()
 
-`import espalier.torch` makes them a backend of torch.distributed.
+`import espalier.torch` registers them as a backend of torch.distributed.
 
 The library is found through ESPALIER_LIBRARY (a path), in this package or the prefix it is installed in, or by the
 system's loader.
@@ -24,7 +24,7 @@ _RESULTS = {1: "internal error", 2: "usage", 3: "communication", 4: "files", 5: 
 
 
 class Error(RuntimeError):
-    """A call failed. `rank` is the rank blamed, or -1."""
+    """A call failed. `rank` is the rank that caused it, or -1."""
 
     def __init__(self, kind, message, rank):
         super().__init__(f"{_RESULTS.get(kind, kind)}: {message}")
@@ -38,7 +38,7 @@ def _load():
         try:
             return ctypes.CDLL(given)
         except OSError as error:
-            raise ImportError(f"ESPALIER_LIBRARY={given} cannot be loaded ({error}); it is the path of {name}") from None
+            raise ImportError(f"ESPALIER_LIBRARY: got {given}, which cannot be loaded ({error}); expected the path of {name}") from None
     here = pathlib.Path(__file__).resolve()
     # A wheel has it in lib/ of the package; PREFIX/share/espalier/python/espalier/ has it in PREFIX/lib.
     places = list(here.parents)[:5:4] if here.parts[-5:-2] == ("share", "espalier", "python") else [here.parent]
@@ -47,12 +47,12 @@ def _load():
             return ctypes.CDLL(path)
         except OSError as error:
             reason = error
-    raise ImportError(f"{name} was not found; set ESPALIER_LIBRARY to its path ({reason})")
+    raise ImportError(f"{name}: not found ({reason}). Set ESPALIER_LIBRARY to its path")
 
 
 _lib = _load()
 if not hasattr(_lib, "esp_version"):
-    raise ImportError(f"{_lib._name} is not libespalier_collectives.so.1")
+    raise ImportError(f"{_lib._name}: not the Espalier library; expected libespalier_collectives.so.1")
 _lib.esp_last_error.restype = _lib.esp_version.restype = ctypes.c_char_p
 __version__ = _lib.esp_version().decode()
 _size, _void, _int = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
@@ -92,13 +92,13 @@ def _check(result):
 
 
 def _integer(value, what, low=-2**31, high=2**31 - 1):
-    """ctypes would cut what does not fit."""
+    """Range check: ctypes would truncate values that do not fit."""
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{what} is {value!r}; it is a whole number") from None
+        raise TypeError(f"{what}: got {value!r}; expected a whole number") from None
     if not low <= number <= high:
-        raise ValueError(f"{what} is {number}; it is {low} to {high}")
+        raise ValueError(f"{what}: got {number}; expected {low} to {high}")
     return number
 
 
@@ -106,33 +106,33 @@ def _text(value, what):
     if value is None:
         return None
     if "\0" in value:
-        raise ValueError(f"{what} {value!r} has a NUL in it, where C would end it")
+        raise ValueError(f"{what}: got {value!r}, which contains NUL; expected text without it")
     return os.fsencode(value)
 
 
 def _op(name):
     if name not in _OPS:
-        raise ValueError(f"op is {name!r}; known: {', '.join(_OPS)}")
+        raise ValueError(f"op: got {name!r}; expected one of {', '.join(_OPS)}")
     return _OPS[name]
 
 
 def _array(array, what, size=None, like=None, written=False):
-    """Refuses what the C library, which sees a pointer and a count, cannot read or write as it lies. Says the pointer."""
+    """Rejects arrays that the C library cannot use as a pointer and a count; returns the pointer."""
     if not isinstance(array, numpy.ndarray):
-        raise TypeError(f"{what} is of type {type(array).__name__}; it is a NumPy array")
+        raise TypeError(f"{what}: got {type(array).__name__}; expected a NumPy array")
     if array.dtype.name not in _DTYPES:
-        raise TypeError(f"{what} is of {array.dtype}; known: {', '.join(_DTYPES)}")
+        raise TypeError(f"{what}: got dtype {array.dtype}; expected one of {', '.join(_DTYPES)}")
     if not array.dtype.isnative:
-        raise TypeError(f"{what} is of {array.dtype.str}, which is not this machine's byte order; "
-                        f"astype(\"{array.dtype.name}\") makes it so")
+        raise TypeError(f"{what}: got dtype {array.dtype.str}; expected the byte order of this machine. "
+                        f"Use astype(\"{array.dtype.name}\")")
     if not array.flags.c_contiguous:
-        raise ValueError(f"{what} is not contiguous; numpy.ascontiguousarray makes it so")
+        raise ValueError(f"{what}: got a non-contiguous array; expected a contiguous one. Use numpy.ascontiguousarray")
     if written and not array.flags.writeable:
-        raise ValueError(f"{what} is read-only, and would be written; copy() gives one that is not")
+        raise ValueError(f"{what}: got a read-only array; expected a writable one. Use copy()")
     if like is not None and array.dtype != like.dtype:
-        raise TypeError(f"{what} is of {array.dtype}, the other array of {like.dtype}; they are of one type")
+        raise TypeError(f"{what}: got dtype {array.dtype}; expected {like.dtype}, the dtype of the other array")
     if size is not None and array.size != size:
-        raise ValueError(f"{what} has {array.size} elements; it must have {size}")
+        raise ValueError(f"{what}: got {array.size} elements; expected {size}")
     return array.ctypes.data
 
 
@@ -141,7 +141,7 @@ def _dtype(array):
 
 
 class Work:
-    """A call under way. Keeps its arrays alive until it is done."""
+    """A pending call. Keeps its arrays alive until it completes."""
 
     def __init__(self, handle, arrays):
         self._handle, self._arrays, self._process = handle, arrays, os.getpid()
@@ -155,13 +155,13 @@ class Work:
         _check(_lib.esp_work_wait(self._handle, -1.0 if timeout is None else float(timeout)))
 
     def __del__(self):
-        if self._handle and os.getpid() == self._process:  # a fork has none of the threads that work on it
-            _lib.esp_work_wait(self._handle, -1.0)  # the arrays must not go while they are written
+        if self._handle and os.getpid() == self._process:  # a forked child has no threads of the library
+            _lib.esp_work_wait(self._handle, -1.0)  # the arrays must not be freed while the library writes them
             _lib.esp_work_free(self._handle)
 
 
 class _End:
-    """Ends a communicator when the last array in its memory, each of which holds this, is gone."""
+    """Ends a communicator when the last array in its shared memory is freed; every such array references this object."""
 
     def __init__(self, handle):
         weakref.finalize(self, self._end, handle, os.getpid())
@@ -217,7 +217,7 @@ class Communicator:
     def all_to_all(self, array, out, wait=True):
         pointers = _array(array, "array"), _array(out, "out", array.size, array, written=True)
         if array.size % self.size:
-            raise ValueError(f"array has {array.size} elements, which {self.size} ranks cannot share evenly")
+            raise ValueError(f"array: got {array.size} elements; expected a multiple of the {self.size} ranks")
         return self._call(_lib.esp_all_to_all, (array, out), *pointers, array.size // self.size, _dtype(array), wait=wait)
 
     def gather(self, array, out=None, root=0, wait=True):
@@ -249,14 +249,14 @@ class Communicator:
         return Communicator(handle) if handle else None
 
     def allocate(self, shape, dtype="float32"):
-        """An array in memory that all ranks of one host share. A communicator that is finalized before its arrays are gone
-        ends with the last of them."""
+        """An array in memory that all ranks of one host share. If such arrays exist when finalize is called, the communicator
+        ends when the last of them is freed."""
         dtype = numpy.dtype(dtype)
         count = int(numpy.prod(shape))
         memory = _void()
         _check(_lib.esp_allocate(self._handle, count * dtype.itemsize, ctypes.byref(memory)))
         buffer = (ctypes.c_byte * (count * dtype.itemsize)).from_address(memory.value)
-        self._memory.append(weakref.ref(buffer))  # every array and view in it holds the buffer
+        self._memory.append(weakref.ref(buffer))  # every array and view in it references the buffer
         return numpy.frombuffer(buffer, dtype=dtype).reshape(shape)
 
     def abort(self, why):
@@ -281,7 +281,7 @@ class Communicator:
 
 
 def init(options=None):
-    """Joins the job that the environment describes."""
+    """Joins the job described by environment variables."""
     handle = _void()
     _check(_lib.esp_init(_text(options, "options"), ctypes.byref(handle)))
     return Communicator(handle)

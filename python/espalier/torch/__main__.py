@@ -1,4 +1,4 @@
-"""Runs a script with the backend there: python3 -m espalier.torch SCRIPT ARGUMENTS…"""
+"""Runs a script after it has registered the backend: python3 -m espalier.torch SCRIPT ARGUMENTS…"""
 import os
 import runpy
 import sys

@@ -1,8 +1,8 @@
-"""A process group whose calls are those of the C library. torch's C++ parts reach allreduce, broadcast, allgather,
-reduce_scatter, barrier, send and recv; torch's Python reaches them all.
+"""ProcessGroup: a torch process group on the C library. torch's C++ code uses allreduce, broadcast, allgather, reduce_scatter, barrier,
+send and recv; torch's Python code uses all calls.
 
-Calls return at once: the library works in order on a thread of its own. Tensors that are not contiguous, and lists where
-the library has one array, go through a copy.
+Calls return at once: the library executes them in order on its own thread. Non-contiguous tensors, and lists for which
+the library takes one array, are copied.
 """
 import atexit
 import ctypes
@@ -17,8 +17,8 @@ from torch._C._distributed_c10d import ProcessGroup as TorchProcessGroup
 from torch.distributed import ReduceOp
 
 import espalier
-from espalier.torch.link import Link, MessageWork
-from espalier.torch.meeting import meet
+from espalier.torch.point_to_point import MessageWork, PeerChannel
+from espalier.torch.rendezvous import join_communicator
 from espalier.torch.work import Completer, Work, check
 
 _lib = espalier._lib
@@ -29,12 +29,12 @@ _OPS = [(ReduceOp.SUM, 0), (ReduceOp.PRODUCT, 1), (ReduceOp.MIN, 2), (ReduceOp.M
 _MOST_KEPT = 1024
 _ending = []  # threads that end groups
 _groups = weakref.WeakSet()
-_first = None  # a weak reference to the group that others are made within: the world, as a rule
+_first = None  # weak reference to the first group, usually the world; others are created within it
 
 
 @atexit.register
 def _end_all():
-    """A model may hold its group until the very end, when threads of the library must not run any more."""
+    """Ends all groups: a model may hold its group until interpreter exit, when threads of the library must not run."""
     for group in list(_groups):
         group._end(abandon=True)
     for thread in _ending:
@@ -42,28 +42,28 @@ def _end_all():
 
 
 class _Parts:
-    """What a group has open."""
+    """Resources of a group."""
 
     def __init__(self, comm):
         self.comm, self.links, self.completer = comm, {}, None
         self.process = os.getpid()
-        self.kept = {}  # works nobody has waited for
+        self.kept = {}  # pending works
 
     def end(self, abandon):
-        """Calls under way are waited for, or given up where the process ends anyway."""
+        """Waits for pending calls, or aborts them if the process is exiting."""
         if abandon and not all(work.is_completed() for work in list(self.kept.values())):
-            _lib.esp_abort(self.comm, b"the process ends with calls under way")
+            _lib.esp_abort(self.comm, b"the process exits with pending calls")
             for link in self.links.values():
                 link.abandon()
         for link in self.links.values():
             link.stop()
-        for link in self.links.values():  # peers end theirs in another order
+        for link in self.links.values():  # peers end their channels in a different order
             link.join()
         if self.completer:
             self.completer.stop()
         for work in list(self.kept.values()):
             if isinstance(work, Work):
-                work._end(None)  # its tensors are being written
+                work._end(None)  # the library may still write its tensors
         _lib.esp_finalize(self.comm)
 
 
@@ -71,29 +71,29 @@ def _op(opts):
     for op, number in _OPS:
         if opts.reduceOp == op:
             return number
-    raise ValueError("espalier reduces by SUM, AVG, PRODUCT, MIN and MAX")
+    raise ValueError("op: not supported; espalier supports SUM, AVG, PRODUCT, MIN and MAX")
 
 
 def _checked(tensor):
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-        raise ValueError(f"espalier moves dense CPU tensors; this one is {tensor.layout} on {tensor.device}")
+        raise ValueError(f"tensor: got {tensor.layout} on {tensor.device}; espalier supports dense CPU tensors")
     return tensor
 
 
 def _dtype(tensor):
     if tensor.dtype not in _DTYPES:
-        raise ValueError(f"espalier cannot reduce {tensor.dtype}; known: {', '.join(map(str, _DTYPES))}")
+        raise ValueError(f"tensor: got {tensor.dtype}; espalier reduces {', '.join(map(str, _DTYPES))}")
     return _DTYPES[tensor.dtype]
 
 
 def _moved(tensor):
-    """Count and type of elements that are not reduced; types the library does not know are bytes to it."""
+    """Count and type of elements that are not reduced. Types that the library does not know are sent as bytes."""
     return (tensor.numel(), _DTYPES[tensor.dtype]) if tensor.dtype in _DTYPES else (_bytes(tensor), _BYTES)
 
 
 def _one(tensors):
     if len(tensors) != 1:
-        raise ValueError(f"espalier takes one tensor per call, not {len(tensors)}")
+        raise ValueError(f"tensors: got {len(tensors)}; espalier supports one tensor per call")
     return _checked(tensors[0])
 
 
@@ -109,7 +109,7 @@ def _one_each(tensors, size, what):
 
 
 def _list(tensors, like, size, what):
-    """One tensor of every rank, or for every rank; words as gloo's."""
+    """Checks a list with one tensor from, or for, every rank. The error messages are those of gloo."""
     _one_each(tensors, size, what)
     _of_one_type(tensors, like.dtype)
     for index, tensor in enumerate(tensors):
@@ -119,13 +119,13 @@ def _list(tensors, like, size, what):
 
 
 def _flat(tensors):
-    """All elements one after the other, in a copy."""
+    """A copy of all elements, one after another."""
     _of_one_type(tensors, tensors[0].dtype)
     return torch.cat([_checked(tensor).reshape(-1) for tensor in tensors])
 
 
 def _like(tensors):
-    """Room for all their elements one after the other."""
+    """A buffer for all elements of the tensors, one after another."""
     return torch.empty(sum(_checked(t).numel() for t in tensors), dtype=tensors[0].dtype)
 
 
@@ -146,22 +146,23 @@ def _offsets(counts):
     return _sizes([0, *itertools.accumulate(counts)][:len(counts)])
 
 
-def _look(group):
-    """Raises what the library knows to be lost of a group that is referred to weakly."""
+def _check_lost(group):
+    """Raises an error if a rank of this weakly referenced group is lost."""
     group = group and group()
     if group is not None:
-        group._look()
+        group._check_lost()
 
 
 class ProcessGroup(TorchProcessGroup):
-    """`ranks` has the world's rank of each of the group's."""
+    """`ranks`: the world rank of each rank of the group."""
 
     def __init__(self, store, rank, ranks, timeout, options):
         global _first
         super().__init__(rank, len(ranks))
         self._store, self._options, self._timeout_s, self._ranks = store, options, timeout.total_seconds(), ranks
-        self._parts = _Parts(meet(store, "world", rank, ranks, self._timeout_s, options, functools.partial(_look, _first)))
-        self._lock = threading.Lock()  # guards the parts, and that one thread at a time calls
+        check_lost = functools.partial(_check_lost, _first)
+        self._parts = _Parts(join_communicator(store, "world", rank, ranks, self._timeout_s, options, check_lost))
+        self._lock = threading.Lock()  # guards _parts, and serialises calls
         self._sequence, self._last = 0, None
         _groups.add(self)
         if _first is None or _first() is None or not _first()._parts:
@@ -171,9 +172,9 @@ class ProcessGroup(TorchProcessGroup):
         self._end()
 
     def _end(self, abandon=False):
-        # Rank 0 stays until the others have left, which may be long after: not on a thread that is needed meanwhile.
+        # Finalizing rank 0 waits until the other ranks have left, so a separate thread does it.
         parts, self._parts = getattr(self, "_parts", None), None
-        if parts and parts.process == os.getpid():  # a fork has the group but none of its threads
+        if parts and parts.process == os.getpid():  # a forked child has the group, but none of its threads
             _ending[:] = [thread for thread in _ending if thread.is_alive()]
             _ending.append(threading.Thread(target=parts.end, args=(abandon,), name="espalier-end", daemon=True))
             _ending[-1].start()
@@ -183,7 +184,7 @@ class ProcessGroup(TorchProcessGroup):
     def _keep(self, work):
         kept = self._parts.kept
         kept[id(work)] = work
-        if len(kept) > _MOST_KEPT:  # somebody never waits; what ended long ago nobody will wait for
+        if len(kept) > _MOST_KEPT:  # callers need not call wait() on every Work, so old completed ones are dropped
             for other in list(kept.values())[:_MOST_KEPT // 2]:
                 if other.is_completed():
                     del kept[id(other)]
@@ -199,8 +200,9 @@ class ProcessGroup(TorchProcessGroup):
             self._parts.completer = self._parts.completer or Completer()
             self._parts.completer.add(work)
 
-    def _look(self):
-        """A signal to oneself fails when a rank is lost. It would wait behind calls under way; those tell of it themselves."""
+    def _check_lost(self):
+        """Raises an error if a rank is lost: a signal to this rank itself then fails. While calls are pending, no signal is sent:
+        these calls report the loss."""
         with self._lock:
             last = self._last and self._last()
             if self._parts and (last is None or last.is_completed()):
@@ -249,7 +251,7 @@ class ProcessGroup(TorchProcessGroup):
         used, flat = _checked(tensor).contiguous(), _checked(output).contiguous()
         _of_one_type([output], tensor.dtype)
         if output.numel() != self.size() * tensor.numel():
-            raise ValueError(f"{output.numel()} elements cannot take {tensor.numel()} of each of {self.size()} ranks")
+            raise ValueError(f"output: got {output.numel()} elements; expected {tensor.numel()} from each of {self.size()} ranks")
         finish = None if flat is output else lambda: output.copy_(flat)
         return self._start(_lib.esp_all_gather, (used, flat, output), [output], used.data_ptr(), flat.data_ptr(),
                            *_moved(used), finish=finish)
@@ -280,7 +282,7 @@ class ProcessGroup(TorchProcessGroup):
         used, part = _checked(tensor).contiguous(), _checked(output).contiguous()
         _of_one_type([output], tensor.dtype)
         if tensor.numel() != self.size() * output.numel():
-            raise ValueError(f"{tensor.numel()} elements do not give {output.numel()} to each of {self.size()} ranks")
+            raise ValueError(f"input: got {tensor.numel()} elements; expected {output.numel()} for each of {self.size()} ranks")
         finish = None if part is output else lambda: output.copy_(part)
         return self._start(_lib.esp_reduce_scatter, (used, part, output), [output], used.data_ptr(), part.data_ptr(),
                            part.numel(), _dtype(part), _op(opts), finish=finish)
@@ -328,7 +330,7 @@ class ProcessGroup(TorchProcessGroup):
         return self._exchange(used, counts(used, input_splits), out, counts(out, output_splits), [output], finish)
 
     def _exchange(self, tensor, send, out, receive, result, finish):
-        """The counts are elements."""
+        """`send` and `receive`: numbers of elements per rank."""
         dtype = _DTYPES.get(tensor.dtype, _BYTES)
         unit = 1 if tensor.dtype in _DTYPES else tensor.element_size()
         send, receive = [unit * count for count in send], [unit * count for count in receive]
@@ -343,11 +345,11 @@ class ProcessGroup(TorchProcessGroup):
 
     def _message(self, function, tensor, peer, tag, sending):
         if tag:
-            raise ValueError("espalier pairs messages by their order and has no tags")
+            raise ValueError(f"tag: got {tag}; espalier matches messages by order and supports no tags")
         if peer == self.rank():
-            raise ValueError(f"espalier: rank {self._ranks[peer]} exchanges messages with others, not with itself")
+            raise ValueError(f"peer: got {self._ranks[peer]}, this rank; a rank exchanges messages with other ranks, not with itself")
         if not 0 <= peer < self.size():
-            raise ValueError(f"espalier: the peer is {peer}; ranks of the group are 0 to {self.size() - 1}")
+            raise ValueError(f"peer: got {peer}; expected 0 to {self.size() - 1}, the ranks of the group")
         used = tensor if tensor.is_contiguous() else tensor.contiguous()
         finish = (lambda: tensor.copy_(used)) if used is not tensor and not sending else None
         ends = (self.rank(), peer) if sending else (peer, self.rank())
@@ -357,8 +359,8 @@ class ProcessGroup(TorchProcessGroup):
         with self._lock:
             links = self._parts.links
             if ends not in links:
-                links[ends] = Link(self._store, *ends, sending, [self._ranks[end] for end in ends], self._timeout_s,
-                                   self._options, functools.partial(_look, weakref.ref(self)))
+                links[ends] = PeerChannel(self._store, *ends, sending, [self._ranks[end] for end in ends], self._timeout_s,
+                                   self._options, functools.partial(_check_lost, weakref.ref(self)))
             work = self._keep(MessageWork(self, tensor, call, finish, peer))
             links[ends].add(work)
             return work
@@ -370,9 +372,9 @@ class ProcessGroup(TorchProcessGroup):
         return self._message(_lib.esp_recv, _one(tensors), peer, tag, False)
 
     def recv_anysource(self, tensors, tag=0):
-        raise ValueError("espalier receives from a rank that is named: recv(tensor, src=…)")
+        raise ValueError("recv: got no source; espalier needs a named source: recv(tensor, src=…)")
 
-    # -- what torch asks besides ----------------------------------------------------------------------------------------
+    # -- other methods that torch calls ----------------------------------------------------------------------------------
 
     def _start_coalescing(self):
         """Messages of a batch never block each other here: nothing to do."""

@@ -1,7 +1,7 @@
-"""Calls under way, as torch sees them.
+"""Work: a pending call, in the form that torch expects.
 
-torch's C++ parts keep the C++ half of a Work only; once the Python half is gone, waiting for it would never end. So a
-group keeps every Work until somebody has waited for it or taken its future, which is what those parts do.
+The C++ code of torch keeps only the C++ half of a Work. A wait for a Work whose Python half was freed would never end. So a
+group keeps every Work until wait() or get_future() was called.
 """
 import ctypes
 import queue
@@ -18,7 +18,7 @@ _RANKS = re.compile(r"\b(rank|root|send of \d+ \w+ to|recv of \d+ \w+ from) (\d+
 
 
 def check(result, ranks):
-    """`ranks` has the world's rank of each of the communicator's, and the error names those."""
+    """`ranks` maps the communicator's ranks to world ranks, which the error names."""
     def world(rank):
         return ranks[rank] if 0 <= rank < len(ranks) else rank
     try:
@@ -30,13 +30,13 @@ def check(result, ranks):
 
 
 def _seconds(timeout):
-    """torch says None or zero where it means: as long as the call may take."""
+    """torch passes None or zero for the default timeout of the call."""
     seconds = timeout.total_seconds() if timeout is not None else 0.0
     return seconds if seconds > 0 else None
 
 
 class Work(TorchWork):
-    """`keep` is what must live until the call is done; `result` the tensors it writes; `finish` runs once at its end."""
+    """`keep`: objects that must live until the call completes; `result`: the tensors it writes; `finish`: runs once at the end."""
 
     def __init__(self, group, handle, keep, result, finish=None):
         super().__init__()
@@ -45,7 +45,7 @@ class Work(TorchWork):
         self._lock = threading.Lock()
 
     def _end(self, seconds):
-        """Waits; remembers how it ended. False: not done yet."""
+        """Waits and stores the result. False: not complete yet."""
         with self._lock:
             if self._ended:
                 return True
@@ -55,7 +55,7 @@ class Work(TorchWork):
                     return False
                 check(code, self._group._ranks)
                 if self._finish:
-                    with torch.no_grad():  # parameters are written too
+                    with torch.no_grad():  # the tensors may be parameters
                         self._finish()
             except Exception as error:
                 self._error = error
@@ -67,7 +67,7 @@ class Work(TorchWork):
     def wait(self, timeout=None):
         seconds = _seconds(timeout)
         if not self._end(seconds):
-            raise RuntimeError(f"espalier: not done after {seconds:g} s")
+            raise RuntimeError(f"espalier: timeout: the call did not complete in {seconds:g} s")
         self._group._forget(self)
         if self._error:
             raise self._error
@@ -80,7 +80,7 @@ class Work(TorchWork):
         if self._ended:
             return True
         if not self._lock.acquire(blocking=False):
-            return False  # another thread waits for it
+            return False  # another thread waits for this call
         try:
             done = ctypes.c_int(1)
             if not self._ended:
@@ -117,7 +117,7 @@ class Work(TorchWork):
 
 
 class Completer:
-    """The thread that fulfils futures, in the order calls were made, which is the order they end in."""
+    """Thread that completes futures in call order, which is also the order of completion."""
 
     def __init__(self):
         self._works = queue.SimpleQueue()
@@ -135,4 +135,4 @@ class Completer:
     def _run(self):
         while (work := self._works.get()) is not None:
             work._fulfil()
-            del work  # not kept until the next one comes
+            del work  # frees the Work before the next one arrives

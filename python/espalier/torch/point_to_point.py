@@ -1,6 +1,6 @@
-"""Messages from one rank to another. Sends and receives may be started in any order among peers, where calls on one
-communicator go one after the other; so every (sender, receiver) has a communicator of two and a thread, made when it is
-first used. Between two ranks messages pair in the order they were started."""
+"""Point-to-point messages. Sends and receives to different peers may start in any order, but calls on one communicator run
+one after another. So every (sender, receiver) pair has a communicator of two ranks and a thread, created on first use.
+Messages between two ranks match in the order they were started."""
 import queue
 import threading
 
@@ -8,7 +8,7 @@ import torch
 from torch._C._distributed_c10d import Work as TorchWork
 
 import espalier
-from espalier.torch.meeting import meet
+from espalier.torch.rendezvous import join_communicator
 from espalier.torch.work import _seconds, check
 
 
@@ -41,7 +41,7 @@ class MessageWork(TorchWork):
     def wait(self, timeout=None):
         seconds = _seconds(timeout)
         if not self._done.wait(seconds):
-            raise RuntimeError(f"espalier: not done after {seconds:g} s")
+            raise RuntimeError(f"espalier: timeout: the message did not complete in {seconds:g} s")
         self._group._forget(self)
         if self._error:
             raise self._error
@@ -70,13 +70,13 @@ class MessageWork(TorchWork):
         return self._future
 
 
-class Link:
-    """One direction between two ranks, on its thread. `sending`: this end is the sender. `ranks`: the world's of both.
-    `look`: raises once a rank is known to be lost."""
+class PeerChannel:
+    """One direction between two ranks, with its own thread. `sending`: this end is the sender. `ranks`: world ranks of both.
+    `check_lost`: raises an error once a rank is lost."""
 
-    def __init__(self, store, sender, receiver, sending, ranks, timeout_s, options, look):
+    def __init__(self, store, sender, receiver, sending, ranks, timeout_s, options, check_lost):
         self._abandoned, self._ranks = threading.Event(), ranks
-        self._meeting = (store, f"link/{sender}/{receiver}", 0 if sending else 1, ranks, timeout_s, options, look,
+        self._join_arguments = (store, f"link/{sender}/{receiver}", 0 if sending else 1, ranks, timeout_s, options, check_lost,
                          self._abandoned)
         self._works, self._comm = queue.SimpleQueue(), None
         self._thread = threading.Thread(target=self._run, name=f"espalier-link-{sender}-{receiver}", daemon=True)
@@ -86,26 +86,26 @@ class Link:
         self._works.put(work)
 
     def stop(self):
-        """Messages that were started are still delivered, unless they are abandoned."""
+        """Started messages are still delivered, unless they are abandoned."""
         self._works.put(None)
 
     def join(self):
-        """A thread that is still in torch's store when the interpreter ends would take the process with it, so it is waited
-        for; one that the library has for a peer to come is left."""
+        """Waits for a thread that uses torch's store: it would crash the process at interpreter exit. A thread that waits for
+        a peer inside the library is left alone."""
         if threading.current_thread() is not self._thread:
             self._thread.join(_LEAVE_AFTER_S if self._abandoned.is_set() and self._comm is None else None)
 
     def abandon(self):
         self._abandoned.set()
         if self._comm:
-            espalier._lib.esp_abort(self._comm, b"the process ends with messages under way")
+            espalier._lib.esp_abort(self._comm, b"the process exits with pending messages")
 
     def _run(self):
         error = None
         while (work := self._works.get()) is not None:
             if self._comm is None and error is None:
                 try:
-                    self._comm = meet(*self._meeting)
+                    self._comm = join_communicator(*self._join_arguments)
                 except Exception as caught:
                     error = caught
             if error:
