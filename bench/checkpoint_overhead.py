@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What automatic snapshots and checkpoints cost a run under `espalier launch`: the same run with and without them, in turn.
+"""Measures the cost of automatic snapshots and checkpoints under `espalier launch`: the same run with and without them, in turn.
 
     python3 bench/checkpoint_overhead.py --espalier build/bin/espalier --seconds 90 --pairs 5
 
-Prints the steps per second of each run between two steps of its log (checkpoints included), the median of the pairs'
-ratios, and the share of its time that the run itself has measured for them (summary.json: periodic_saves). The machine
-has to be quiet for the first; the second hardly depends on what else it does.
+Prints the steps per second of each run between two steps of its log (checkpoints included), the median ratio of the pairs,
+and the fraction of time that the run itself measured for saves (summary.json: periodic_saves). The ratio needs an idle
+machine; the measured fraction hardly depends on other load.
 """
 import argparse
 import json
@@ -76,7 +76,7 @@ def main():
             print(f"pair {pair + 1}: {rate:.2f} steps/s with, {found['without'][0]:.2f} without: ratio {ratios[-1]:.4f}; "
                   f"{saves['snapshots']} snapshots and {saves['checkpoints']} checkpoints took {share * 100:.2f} % of the time",
                   flush=True)
-    print(f"median ratio {statistics.median(ratios):.4f} (1 is no cost); median of the measured share "
+    print(f"median ratio {statistics.median(ratios):.4f} (1: no cost); median fraction of time spent on saves "
           f"{statistics.median(shares) * 100:.2f} %, target at most 1 %")
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Predicted against measured steps of our own runtime on this machine.
+"""Compares predicted with measured step times and memory of Espalier on this machine.
 
     espalier plan calibrate --out this.toml
     bench/plan_accuracy.py measure --espalier build/bin/espalier --out rows.json [--part 1/3]
     bench/plan_accuracy.py compare --espalier build/bin/espalier --cluster this.toml --rows rows.json [--markdown FILE]
 
-`measure` trains a few models under layouts of 1 to 4 ranks with `espalier train` and notes the lower quartile of step times and the
-highest bytes any rank's allocator had lent. `compare` asks `espalier plan estimate` for the same run files.
+`measure` trains a few models with layouts of 1 to 4 ranks (`espalier train`) and records the lower quartile of the step times and
+the peak bytes allocated on any rank. `compare` runs `espalier plan estimate` on the same run files.
 """
 import argparse
 import json
@@ -51,7 +51,7 @@ LAYOUTS = [
 
 
 def cases():
-    """Every layout of the first model, and every other one of the rest."""
+    """All layouts of the first model, and every third layout of the others."""
     for m, (model, shape) in enumerate(MODELS.items()):
         for i, (name, ranks, layout) in enumerate(LAYOUTS):
             if m == 0 or (i + m) % 3 == 0:
@@ -79,9 +79,9 @@ def measure(espalier, case, folder, steps):
     subprocess.run(["rm", "-rf", out], check=True)
     command = [espalier, "train", run_file(folder), "--nproc", str(case["ranks"]), "--run-dir", out,
                "--set", f"train.steps={steps}", *settings_of(case)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    if done.returncode != 0:
-        raise SystemExit(f"{case['model']} {case['layout']}: {done.stderr[-400:]}")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if result.returncode != 0:
+        raise SystemExit(f"{case['model']} {case['layout']}: {result.stderr[-400:]}")
     lines = []
     for root, _, files in os.walk(out):
         for name in files:
@@ -90,7 +90,7 @@ def measure(espalier, case, folder, steps):
                     lines += [json.loads(line) for line in file]
     times = [line["step_ms"] for line in lines if "step_ms" in line and line.get("step", 0) >= 3]
     peaks = [line.get("memory_bytes", 0) for line in lines]
-    quiet = sorted(times)[len(times) // 4]  # others' work makes steps longer, never shorter
+    quiet = sorted(times)[len(times) // 4]  # lower quartile: other programs only make steps longer
     return {**case, "step_s": quiet * 1e-3, "peak_bytes": max(peaks)}
 
 
@@ -98,9 +98,9 @@ def predict(espalier, cluster, case, folder):
     out = os.path.join(folder, "estimate.json")
     command = [espalier, "plan", "estimate", "--run", run_file(folder), "--cluster", cluster, "--gpus",
                str(case["ranks"]), "--json", out, *settings_of(case)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    if done.returncode != 0:
-        raise SystemExit(f"{case['model']} {case['layout']}: {done.stderr[-400:]}")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if result.returncode != 0:
+        raise SystemExit(f"{case['model']} {case['layout']}: {result.stderr[-400:]}")
     with open(out) as file:
         return json.load(file)
 
@@ -108,19 +108,19 @@ def predict(espalier, cluster, case, folder):
 def compare(arguments, rows, folder):
     lines, errors, memory = [], [], []
     for row in rows:
-        said = predict(arguments.espalier, arguments.cluster, row, folder)
-        error = said["step_s"] / row["step_s"] - 1
+        predicted = predict(arguments.espalier, arguments.cluster, row, folder)
+        error = predicted["step_s"] / row["step_s"] - 1
         errors.append(abs(error))
-        bytes_said = said["memory_bytes"]["total"]
-        off = bytes_said / row["peak_bytes"] - 1 if row["peak_bytes"] else float("nan")
-        memory.append(off)
+        predicted_bytes = predicted["memory_bytes"]["total"]
+        memory_error = predicted_bytes / row["peak_bytes"] - 1 if row["peak_bytes"] else float("nan")
+        memory.append(memory_error)
         lines.append(f"| {row['model']} | {row['layout']} | {row['ranks']} | {row['step_s'] * 1e3:.1f} | "
-                     f"{said['step_s'] * 1e3:.1f} | {100 * error:+.1f} % | {row['peak_bytes'] / 2**20:.1f} | "
-                     f"{bytes_said / 2**20:.1f} | {100 * off:+.1f} % |")
+                     f"{predicted['step_s'] * 1e3:.1f} | {100 * error:+.1f} % | {row['peak_bytes'] / 2**20:.1f} | "
+                     f"{predicted_bytes / 2**20:.1f} | {100 * memory_error:+.1f} % |")
     head = ["| model | layout | ranks | measured ms | predicted ms | error | measured MiB | predicted MiB | error |",
             "|---|---|---|---|---|---|---|---|---|"]
-    known = [off for off in memory if off == off]
-    summary = (f"{len(rows)} runs: mean error of the step {100 * statistics.mean(errors):.1f} %, median "
+    known = [memory_error for memory_error in memory if memory_error == memory_error]
+    summary = (f"{len(rows)} runs: mean error of the step time {100 * statistics.mean(errors):.1f} %, median "
                f"{100 * statistics.median(errors):.1f} %, worst {100 * max(errors):.1f} %; memory from "
                f"{100 * min(known):+.2f} % to {100 * max(known):+.2f} %" if known else "no memory measured")
     text = "\n".join(head + lines) + f"\n\n{summary}\n"
@@ -135,12 +135,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["measure", "compare", "list"])
     parser.add_argument("--espalier", default="build/bin/espalier")
-    parser.add_argument("--cluster", help="what `espalier plan calibrate` wrote")
-    parser.add_argument("--rows", help="what `measure` wrote")
+    parser.add_argument("--cluster", help="file written by `espalier plan calibrate`")
+    parser.add_argument("--rows", help="file written by `measure`")
     parser.add_argument("--out", default="rows.json")
     parser.add_argument("--markdown")
     parser.add_argument("--part", default="1/1", help="k/n: every n-th case from the k-th on, added to --out")
-    parser.add_argument("--only", help="layouts whose name has this in it")
+    parser.add_argument("--only", help="only layouts whose name contains this text")
     parser.add_argument("--steps", type=int, default=12)
     arguments = parser.parse_args()
     every = list(cases())

@@ -1,6 +1,7 @@
-// attention_bench THREADS [BLAS.so]: forward and backward of causal fp32 attention at several shapes, ours and, where a
-// BLAS is given (its own number of threads is the caller's to set), the plain sequence alternating with ours: S = Q·Kᵀ,
-// mask and softmax in place, P·V; backward the four products that need P, which it keeps, T×T per head.
+// attention_bench THREADS [BLAS.so]: times forward and backward of causal fp32 attention at several shapes. If a BLAS
+// is given, unfused attention with that BLAS alternates with Espalier's kernel: S = Q·Kᵀ, mask and softmax in place,
+// P·V. Its backward has the four GEMMs that need P, which is stored with T×T elements per head. Environment variables
+// of the BLAS set its threads.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -35,7 +36,7 @@ std::vector<float> numbers(int64_t count) {
   return x;
 }
 
-// One row's softmax, of which n are seen.
+// Softmax over the first n values of a row of `count`; the others are masked.
 void softmax_row(float* row, int64_t n, int64_t count) {
   const float highest = *std::max_element(row, row + n);
   float sum = 0;
@@ -43,7 +44,7 @@ void softmax_row(float* row, int64_t n, int64_t count) {
   for (int64_t j = 0; j < count; ++j) row[j] /= sum;
 }
 
-// The plain sequence over heads of contiguous [T, D] matrices.
+// Unfused attention, head by head, on contiguous [T, D] matrices.
 struct Plain {
   Gemm gemm;
   int heads, T, D;
@@ -82,7 +83,7 @@ struct Plain {
 void report(const char* what, const AttentionShape& s, double flops, double ours, double plain, double peak) {
   fmt::print("{:<8} B{} H{} T{:<4} D{:<3} {:8.2f} ms {:6.1f} GFLOP/s {:3.0f} % of peak", what, s.batch, s.heads,
              s.num_keys, s.head_dim, ours * 1e3, flops / ours / 1e9, 100 * flops / ours / peak);
-  if (plain < kNever) fmt::print("   plain {:8.2f} ms ({:.2f}×)", plain * 1e3, plain / ours);
+  if (plain < kNever) fmt::print("   unfused {:8.2f} ms ({:.2f}×)", plain * 1e3, plain / ours);
   fmt::print("\n");
 }
 
@@ -135,8 +136,8 @@ int main(int argc, char** argv) {
   esp::device::Stream stream;
   stream.pool = &pool;
   const double peak = esp::kernel::fma_peak(esp::DType::f32, stream);
-  fmt::print("{} threads, multiply-add peak {:.1f} GFLOP/s; causal, fp32, best of 24 (plain: of 8)\n", num_threads,
-             peak / 1e9);
+  fmt::print("{} threads, multiply-add peak {:.1f} GFLOP/s; causal, fp32, best of 24 (unfused: best of 8)\n",
+             num_threads, peak / 1e9);
   bench(2, 12, 512, 64, gemm, stream, peak);
   bench(8, 6, 256, 64, gemm, stream, peak);
   bench(2, 12, 1024, 64, gemm, stream, peak);

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""links.py: where communicating less pays. Two hosts (network namespaces) on a link shaped with tc tbf train the same
-model until the training loss, a mean over steps, is as low as asked; the clock runs from the end of the first step.
+"""links.py: measures when less communication saves time. Two hosts (network namespaces), with a link shaped by tc tbf, train
+the same model until the mean training loss of some steps reaches a target. The clock starts at the end of the first step.
 
   sudo bench/communicating_less/links.py                      100 Mbit/s and 1 Gbit/s, one rank per host
-  … links.py --rates 100mbit --target 3.7 --limit 30           short
+  … links.py --rates 100mbit --target 3.7 --limit 30           short form
 
-Prints a Markdown table per rate. Needs root for the namespaces, which it removes at the end. Every way has the same model,
-samples, schedule and optimizer (momentum SGD, which all of them are defined for); steps differ where a way needs more.
+Prints a Markdown table per link rate. Needs root for the namespaces, which it removes at the end. All methods use the same
+model, samples, schedule and optimizer (momentum SGD, for which all of them are defined); the number of steps may differ.
 """
 import argparse
 import os
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from running import ESPALIER, ROOT, bytes_sent, markdown, metrics, settings, write_text
+from harness import ESPALIER, ROOT, bytes_sent, markdown, metrics, settings, write_text
 
 sys.path.insert(0, str(ROOT / "tests/netns"))
 from netns import SKIP, Hosts, NotAllowed  # noqa: E402
@@ -54,7 +54,7 @@ every = 1
 tensorboard = false
 """
 
-WAYS = {
+METHODS = {
     "PSGD": {},
     "DSGD, one peer": {"sync.method": "gossip", "sync.topology": "one_peer"},
     "Local SGD, τ = 8": {"sync.method": "local", "sync.tau": 8},
@@ -67,7 +67,7 @@ WAYS = {
 
 
 def reached(lines, target, window):
-    """Seconds from the first step's end and steps to a mean loss below the target; None: not yet."""
+    """Seconds since the end of the first step, and number of steps, until the mean loss reaches the target; None: not reached."""
     for end in range(window, len(lines) + 1):
         if sum(line["loss"] for line in lines[end - window:end]) / window <= target:
             return lines[end - 1]["mono_s"] - lines[0]["mono_s"], lines[end - 1]["step"]
@@ -75,7 +75,7 @@ def reached(lines, target, window):
 
 
 def run(hosts, ranks, run_file, folder, values, options):
-    """Trains until the target is reached or time is up, then ends the ranks as a user would, by a signal."""
+    """Trains until the target is reached or time is up, then ends the ranks with a signal."""
     secret = folder.parent / "secret"
     secret.write_text("0123456789abcdef0123456789abcdef")
     secret.chmod(0o600)
@@ -92,7 +92,7 @@ def run(hosts, ranks, run_file, folder, values, options):
     begun, answer = time.monotonic(), None
     while time.monotonic() - begun < options.limit and answer is None:
         if any(process.poll() is not None for process in processes):
-            raise RuntimeError(f"{folder.name} ended by itself:\n{pathlib.Path(f'{folder}.err0').read_text()[-2000:]}")
+            raise RuntimeError(f"{folder.name} ended before it reached the target:\n{pathlib.Path(f'{folder}.err0').read_text()[-2000:]}")
         time.sleep(0.25)
         if (folder / "metrics.jsonl").exists():
             answer = reached(metrics(folder), options.target, options.window)
@@ -106,7 +106,7 @@ def run(hosts, ranks, run_file, folder, values, options):
 def table(rate, run_file, folder, options):
     rows, first = [], None
     with Hosts(2, rate) as hosts:
-        for name, values in WAYS.items():
+        for name, values in METHODS.items():
             if options.only and not any(word in name for word in options.only):
                 continue
             where = folder / f"{rate}-{len(rows)}"
@@ -124,18 +124,18 @@ def table(rate, run_file, folder, options):
                 rows.append([name, f"{sent / 1e6:.3f}", f"{1e3 * per_step:.0f}", str(steps), f"{seconds:.1f}",
                              f"{first / seconds:.1f}×" if first else ""])
             print("  ".join(rows[-1]), file=sys.stderr, flush=True)
-    head = ["way", "MB a rank sends per step", "ms per step", f"steps to {options.target}", "seconds", "against PSGD"]
+    head = ["method", "MB sent per rank and step", "ms per step", f"steps to {options.target}", "seconds", "speed-up over PSGD"]
     return f"{rate}, 2 hosts × {options.ranks}\n\n" + markdown(head, rows) + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit"], help="as tc writes them")
-    parser.add_argument("--ranks", type=int, default=1, help="per host")
-    parser.add_argument("--target", type=float, default=3.4, help="training loss, nats per byte")
-    parser.add_argument("--window", type=int, default=20, help="steps it is a mean over")
-    parser.add_argument("--limit", type=float, default=120, help="seconds of one run")
-    parser.add_argument("--only", nargs="+", help="ways whose names have one of these words")
+    parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit"], help="link rates, in the notation of tc")
+    parser.add_argument("--ranks", type=int, default=1, help="ranks per host")
+    parser.add_argument("--target", type=float, default=3.4, help="target training loss, in nats per byte")
+    parser.add_argument("--window", type=int, default=20, help="number of steps over which the loss is averaged")
+    parser.add_argument("--limit", type=float, default=120, help="time limit of a run, in seconds")
+    parser.add_argument("--only", nargs="+", help="only methods whose names contain one of these words")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="esp-links-") as name:
         folder = pathlib.Path(name)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""straggler.py: parameter servers with one slow worker, as real processes: sync against ssp and async.
+"""straggler.py: parameter servers with one slow worker, as real processes: compares the modes sync, ssp and async.
 
-N workers and one server of its own train a small GPT. Every worker may use a share of a core (cgroup cpu quota), the last
-one of them a fourth of that; the server is not held back. Throughput is what all workers together push in a second: of
-`async` and `ssp` from the order the server recorded between two steps of worker 0, whose times are in metrics.jsonl; of
-`sync` N times worker 0's steps. Ideal is `async` with nobody slow.
+N workers and one dedicated server train a small GPT. A CPU quota (cgroup) limits each worker to a fraction of a core, and the
+last worker to a quarter of that; the server has no quota. Throughput is the number of gradients that all workers push per
+second. For `async` and `ssp` it is counted in the order of pushes that the server recorded, between two steps of worker 0,
+whose times are in metrics.jsonl. For `sync` it is N times the steps of worker 0. The ideal is `async` without a slow worker.
 
   sudo bench/communicating_less/straggler.py --workers 4 --slow 4
 """
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from running import ESPALIER, markdown, metrics, settings, write_text
+from harness import ESPALIER, markdown, metrics, settings, write_text
 
 RUN = """
 [run]
@@ -53,7 +53,7 @@ PERIOD_US = 20000
 
 
 class Quota:
-    """A group of the kernel's that holds one process to a share of a core; of either version of cgroups."""
+    """A cgroup (v1 or v2) that limits one process to a fraction of a core."""
 
     def __init__(self, name, pid):
         second = pathlib.Path("/sys/fs/cgroup/cgroup.controllers").exists()
@@ -74,12 +74,12 @@ class Quota:
         for _ in range(100):
             try:
                 return self.folder.rmdir()
-            except OSError:  # its process is not gone yet
+            except OSError:  # the process in it has not ended yet
                 time.sleep(0.05)
 
 
 def wait_for(folder, step, limit_s):
-    """The line of metrics of worker 0 at the first step from `step` on."""
+    """Metrics line of worker 0 at the first step >= `step`."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         if (folder / "metrics.jsonl").exists():
@@ -87,7 +87,7 @@ def wait_for(folder, step, limit_s):
                 if line["step"] >= step:
                     return line
         time.sleep(0.1)
-    raise RuntimeError(f"{folder.name}: step {step} did not come in {limit_s} s")
+    raise RuntimeError(f"{folder.name}: step {step} was not reached in {limit_s} s")
 
 
 def children(pid):
@@ -96,7 +96,7 @@ def children(pid):
 
 
 def pushes_between(order, first, last):
-    """Of all workers, after worker 0's push of step `first` and until that of step `last` (counted from 0)."""
+    """Number of pushes of all workers between the pushes of worker 0 for the steps `first` and `last` (counted from 0)."""
     total, counting = 0, False
     for line in order.read_text().splitlines():
         kind, worker, step = line.split()
@@ -107,7 +107,7 @@ def pushes_between(order, first, last):
             counting = True
         if worker == "0" and int(step) == last:
             return total
-    raise RuntimeError("worker 0's steps are not in the order")
+    raise RuntimeError("the recorded order does not contain the pushes of worker 0")
 
 
 def measure(name, values, slowed, folder, run_file, options):
@@ -125,13 +125,13 @@ def measure(name, values, slowed, folder, run_file, options):
         for i, quota in enumerate(quotas):
             slow = slowed and i + 1 == options.workers
             quota.share(options.share / (options.slow if slow else 1))
-        time.sleep(2)  # what was under way is over
+        time.sleep(2)  # steps that began before the quotas have ended
         first = metrics(where)[-1]
         time.sleep(options.seconds)
         last = metrics(where)[-1]
     finally:
         for quota in quotas:
-            quota.share(None)  # all stop before the same step: the slow one must get there
+            quota.share(None)  # all workers stop before the same step, which the slow worker must reach too
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=120)
         for quota in quotas:
@@ -146,11 +146,11 @@ def measure(name, values, slowed, folder, run_file, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--slow", type=float, default=4, help="times that the last worker is slower")
-    parser.add_argument("--share", type=float, default=0.4, help="of a core, for a worker that is not slow")
-    parser.add_argument("--seconds", type=float, default=12, help="of each measurement")
+    parser.add_argument("--slow", type=float, default=4, help="slowdown factor of the last worker")
+    parser.add_argument("--share", type=float, default=0.4, help="fraction of a core for each of the other workers")
+    parser.add_argument("--seconds", type=float, default=12, help="seconds per measurement")
     options = parser.parse_args()
-    cases = {"async, nobody slow": ({"sync.ps_mode": "async"}, False), "sync, nobody slow": ({"sync.ps_mode": "sync"}, False),
+    cases = {"async, no slow worker": ({"sync.ps_mode": "async"}, False), "sync, no slow worker": ({"sync.ps_mode": "sync"}, False),
              "sync": ({"sync.ps_mode": "sync"}, True),
              "ssp, bound 3": ({"sync.ps_mode": "ssp", "sync.staleness": 3}, True),
              "async": ({"sync.ps_mode": "async"}, True)}
@@ -167,7 +167,7 @@ def main():
             print("  ".join(rows[-1]), file=sys.stderr, flush=True)
     print(f"{options.workers} workers, {options.share:g} of a core each, the last {options.slow:g} times slower; "
           f"(N − 1)/N = {100 * (options.workers - 1) / options.workers:.0f} %\n")
-    print(markdown(["mode", "gradients/s of all workers", "of ideal"], rows))
+    print(markdown(["mode", "gradients/s of all workers", "of the ideal"], rows))
     return 0
 
 

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""training.py: what communicating less costs in loss. A small byte-level GPT on this repository's text, 8 ranks, every way
-with the same samples, model, schedule and number of steps; the validation loss of each against parallel SGD.
+"""training.py: measures how less communication changes the loss. Trains a small byte-level GPT on this repository's text with
+8 ranks. All methods use the same samples, model, schedule and number of steps. Prints each validation loss, relative to
+parallel SGD.
 
-  bench/communicating_less/training.py                  the whole table, about half an hour of two cores
-  … training.py --short                                 a sixth of the steps: it runs, it does not converge
-  … training.py --out DIR --only "DiLoCo"               some ways now, the others later: results gather in DIR
+  bench/communicating_less/training.py                  the whole table, about half an hour on two cores
+  … training.py --short                                 a sixth of the steps: a functional test that does not converge
+  … training.py --out DIR --only "DiLoCo"               some of the methods; results accumulate in DIR
 
-All ways begin with the same first steps of parallel SGD, as the papers do in one form or another (post-local, DiLoCo from a
-trained model, dense warm-up of Top-K, 1-bit Adam's first phase). Ways that are defined for SGD run with momentum SGD;
-DiLoCo and 1-bit Adam with AdamW; each is held against parallel SGD with the same optimizer. The model that is evaluated is
-the mean of the copies where there are several.
+All methods begin with the same first steps of parallel SGD, as the papers do in different forms (post-local, DiLoCo from a
+trained model, dense warm-up of Top-K, the first phase of 1-bit Adam). Methods that are defined for SGD use momentum SGD;
+DiLoCo and 1-bit Adam use AdamW. Each method is compared with parallel SGD with the same optimizer. If the replicas differ,
+their mean is evaluated.
 """
 import argparse
 import json
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 
-from running import bytes_sent, markdown, train, write_text
+from harness import bytes_sent, markdown, train, write_text
 
 RANKS = 8
 RUN = """
@@ -51,7 +52,7 @@ OPTIMIZERS = {
     "SGD": {"train.optimizer": "sgd", "train.momentum": 0.9, "train.lr": 0.5, "train.clip": 2, "train.warmup": 720},
     "AdamW": {"train.optimizer": "adamw", "train.beta2": 0.99, "train.lr": 1e-2, "train.clip": 1, "train.warmup": 300},
 }
-# A copy's own gradient is a mean over an eighth of the samples: more noise, a longer vector, a higher bound for it.
+# A replica's local gradient is a mean over an eighth of the samples: more noise, a larger norm, a higher clipping bound.
 OWN = {"train.clip": 5}
 
 
@@ -59,7 +60,7 @@ def compress(compressor, feedback="none", **more):
     return {"sync.compress": compressor, "sync.feedback": feedback, **more}
 
 
-WAYS = {
+METHODS = {
     "PSGD": ("SGD", {}),
     "DSGD, one peer": ("SGD", {"sync.method": "gossip", "sync.topology": "one_peer", **OWN}),
     "Gossip-PGA, one peer, H = 8": ("SGD", {"sync.method": "gossip", "sync.topology": "one_peer", "sync.period": 8, **OWN}),
@@ -97,7 +98,7 @@ class Table:
         return {**OPTIMIZERS[optimizer], **short, "train.steps": self.steps}
 
     def begin(self, optimizer):
-        """The first steps, which all ways of this optimizer share; the whole run is parallel SGD's own."""
+        """The first steps, shared by all methods with this optimizer; the whole run is parallel SGD."""
         name = "PSGD" if optimizer == "SGD" else f"PSGD ({optimizer})"
         path = self.folder / f"start-{optimizer}"
         if name not in self.results:
@@ -114,7 +115,7 @@ class Table:
         print(f"{name}: {lines[-1]['val_loss']:.4f}, {time.monotonic() - clock:.0f} s", file=sys.stderr, flush=True)
 
     def run(self, name):
-        optimizer, values = WAYS[name]
+        optimizer, values = METHODS[name]
         start = self.begin(optimizer)
         if name in self.results:
             return
@@ -123,13 +124,13 @@ class Table:
         path = self.folder / "".join(c if c.isalnum() else "-" for c in name)
         try:
             self.take(name, path, {**self.common(optimizer), **values, "checkpoint.resume": start}, self.start)
-        except RuntimeError as error:  # one that diverges is a row as well
+        except RuntimeError as error:  # a method that diverges gets a row, too
             print(error, file=sys.stderr, flush=True)
             self.failed.append(name)
 
     def markdown(self):
         rows = []
-        for name, (optimizer, _) in WAYS.items():
+        for name, (optimizer, _) in METHODS.items():
             if name in self.failed:
                 rows.append([name, optimizer, "stopped", "", "", ""])
             if name not in self.results:
@@ -140,21 +141,21 @@ class Table:
                          f"{100 * (result['val_loss'] / base['val_loss'] - 1):+.1f} %",
                          f"{result['bytes_per_step'] / 1e3:.1f}",
                          f"{base['bytes_per_step'] / result['bytes_per_step']:.1f}×"])
-        return markdown(["way", "optimizer", "validation loss", "against PSGD", "kB a rank sends per step", "fewer"], rows)
+        return markdown(["method", "optimizer", "validation loss", "vs PSGD", "kB sent per rank and step", "reduction"], rows)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="a sixth of the steps")
-    parser.add_argument("--out", type=pathlib.Path, help="folder that keeps runs and results; default: a temporary one")
-    parser.add_argument("--only", nargs="+", help="ways whose names have one of these words")
+    parser.add_argument("--out", type=pathlib.Path, help="folder for runs and results; default: a temporary folder")
+    parser.add_argument("--only", nargs="+", help="only methods whose names contain one of these words")
     options = parser.parse_args()
     part = 6 if options.short else 1
     with tempfile.TemporaryDirectory(prefix="esp-training-") as temporary:
         folder = options.out or pathlib.Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         table = Table(folder.resolve(), STEPS // part, START // part)
-        for name in WAYS:
+        for name in METHODS:
             if not options.only or any(word in name for word in options.only):
                 table.run(name)
         print(f"{RANKS} ranks, {table.steps} steps of which the first {table.start} are parallel SGD for all\n")

@@ -1,9 +1,10 @@
-// What cuBLASLt has beyond the eight algorithms its heuristic offers for a shape: tiles, options, clusters and splits
-// of the first one's family are drawn at random for some seconds and run once. The six fastest and the heuristic's
-// three fastest then run in turns under load, 12 ms before and 12 that count, five times, and among them what
-// kernel::gemm chose for the shape. A row of markdown for each.
+// Searches for cuBLASLt algorithms that are faster than those its heuristic returns for a shape. Starting from the
+// heuristic's first algorithm, it draws random tiles, options, clusters and split-K values for some seconds and times
+// each choice briefly. The six fastest of these choices, the heuristic's three fastest algorithms and the choice of
+// kernel::gemm are then timed under load in five rounds: each runs 12 ms of warm-up and 12 ms that are measured. Prints
+// a Markdown row for each shape.
 //
-//   gemm_algorithms [seconds a shape, 12] [part of a shape's name]
+//   gemm_algorithms [seconds per shape, 12] [part of a shape's name]
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -29,12 +30,12 @@ namespace {
 using namespace esp;
 constexpr device::Device kGpu{device::DeviceKind::cuda, 0};
 
-#define CHECK(call)                                                         \
-  do {                                                                      \
-    if (const auto status_ = (call); static_cast<int>(status_) != 0) {      \
-      fmt::print(stderr, "{} gave {}\n", #call, static_cast<int>(status_)); \
-      std::exit(1);                                                         \
-    }                                                                       \
+#define CHECK(call)                                                                       \
+  do {                                                                                    \
+    if (const auto status_ = (call); static_cast<int>(status_) != 0) {                    \
+      fmt::print(stderr, "{} failed with status {}\n", #call, static_cast<int>(status_)); \
+      std::exit(1);                                                                       \
+    }                                                                                     \
   } while (0)
 
 struct Shape {
@@ -46,19 +47,19 @@ constexpr Shape kShapes[] = {
     {"124M up + bias", 65536, 3072, 768, false, false, true},
     {"124M down + bias", 65536, 768, 3072, false, false, true},
     {"124M qkv + bias", 65536, 2304, 768, false, false, true},
-    {"124M down, by input", 65536, 3072, 768, false, true},
-    {"124M up, by input", 65536, 768, 3072, false, true},
-    {"124M up, by weight", 768, 3072, 65536, true},
+    {"124M down, input gradient", 65536, 3072, 768, false, true},
+    {"124M up, input gradient", 65536, 768, 3072, false, true},
+    {"124M up, weight gradient", 768, 3072, 65536, true},
     {"124M logits", 16384, 50304, 768, false, true},
-    {"124M logits, by input", 16384, 768, 50304},
-    {"124M logits, by weight", 50304, 768, 16384, true},
+    {"124M logits, input gradient", 16384, 768, 50304},
+    {"124M logits, weight gradient", 50304, 768, 16384, true},
     {"1558M up + bias", 16384, 6400, 1600, false, false, true},
     {"1558M down + bias", 16384, 1600, 6400, false, false, true},
     {"1.1B gate and up", 16384, 16384, 2048},
     {"1.1B down", 16384, 2048, 8192},
-    {"1.1B gate and up, by input", 16384, 2048, 16384, false, true},
-    {"1.1B down, by input", 16384, 8192, 2048, false, true},
-    {"1.1B gate and up, by weight", 2048, 16384, 16384, true},
+    {"1.1B gate and up, input gradient", 16384, 2048, 16384, false, true},
+    {"1.1B down, input gradient", 16384, 8192, 2048, false, true},
+    {"1.1B gate and up, weight gradient", 2048, 16384, 16384, true},
 };
 
 using Algo = cublasLtMatmulAlgo_t;
@@ -81,7 +82,7 @@ std::string text(const Algo& algo) {
                      get<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
 }
 
-// What the family of an algorithm has; a tile it has not is more than the library's check can bear.
+// Tiles that the algorithm's family supports. With other tiles, cuBLASLt crashes in its check.
 std::vector<uint32_t> tiles_of(const Algo& algo) {
   std::vector<uint32_t> tiles(CUBLASLT_MATMUL_TILE_END);
   size_t bytes = 0;
@@ -96,11 +97,12 @@ uint32_t options_of(const Algo& algo) {
   return static_cast<uint32_t>(most);
 }
 
-class Product {
+class Matmul {
  public:
-  Product(cublasLtHandle_t handle, const Shape& s, const std::array<void*, 4>& memory) : handle_(handle), at_(memory) {
-    CHECK(cublasLtMatmulDescCreate(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    describe(CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);  // the library's A is our B
+  Matmul(cublasLtHandle_t handle, const Shape& s, const std::array<void*, 4>& memory) : handle_(handle), at_(memory) {
+    CHECK(cublasLtMatmulDescCreate(&matmul_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    // cuBLASLt is column-major: its A is the row-major B
+    describe(CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     describe(CUBLASLT_MATMUL_DESC_TRANSB, s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (s.bias) {
       describe(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
@@ -114,7 +116,7 @@ class Product {
 
   static constexpr size_t kWorkspace = size_t{64} << 20;
 
-  std::vector<Algo> offered() const {
+  std::vector<Algo> from_heuristic() const {
     cublasLtMatmulPreference_t preference = nullptr;
     CHECK(cublasLtMatmulPreferenceCreate(&preference));
     const uint64_t most = kWorkspace;
@@ -124,7 +126,7 @@ class Product {
                                          sizeof reduction);
     std::vector<cublasLtMatmulHeuristicResult_t> found(64);
     int count = 0;
-    CHECK(cublasLtMatmulAlgoGetHeuristic(handle_, product_, first_, second_, result_, result_, preference, 64,
+    CHECK(cublasLtMatmulAlgoGetHeuristic(handle_, matmul_, first_, second_, result_, result_, preference, 64,
                                          found.data(), &count));
     std::vector<Algo> all;
     for (int i = 0; i < count; ++i) all.push_back(found[static_cast<size_t>(i)].algo);
@@ -132,18 +134,18 @@ class Product {
   }
   bool fits(const Algo& algo) const {
     cublasLtMatmulHeuristicResult_t result{};
-    return cublasLtMatmulAlgoCheck(handle_, product_, first_, second_, result_, result_, &algo, &result) ==
+    return cublasLtMatmulAlgoCheck(handle_, matmul_, first_, second_, result_, result_, &algo, &result) ==
                CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= kWorkspace;
   }
   bool run(const Algo& algo) const {
     const float one = 1, zero = 0;
-    return cublasLtMatmul(handle_, product_, &one, at_[1], first_, at_[0], second_, &zero, at_[2], result_, at_[2],
+    return cublasLtMatmul(handle_, matmul_, &one, at_[1], first_, at_[0], second_, &zero, at_[2], result_, at_[2],
                           result_, &algo, at_[3], kWorkspace, nullptr) == CUBLAS_STATUS_SUCCESS;
   }
-  // Microseconds of one call.
+  // Mean time of one call in microseconds.
   double time(const Algo& algo, int calls) const {
-    static cudaEvent_t begin = made(), end = made();
+    static cudaEvent_t begin = make_event(), end = make_event();
     CHECK(cudaEventRecord(begin));
     for (int i = 0; i < calls; ++i) run(algo);
     CHECK(cudaEventRecord(end));
@@ -156,13 +158,13 @@ class Product {
  private:
   template <typename V>
   void describe(cublasLtMatmulDescAttributes_t attribute, V value) {
-    CHECK(cublasLtMatmulDescSetAttribute(product_, attribute, &value, sizeof value));
+    CHECK(cublasLtMatmulDescSetAttribute(matmul_, attribute, &value, sizeof value));
   }
   static void layout(cublasLtMatrixLayout_t& to, int64_t rows, int64_t columns) {
     CHECK(cublasLtMatrixLayoutCreate(&to, CUDA_R_16BF, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns),
                                      rows));
   }
-  static cudaEvent_t made() {
+  static cudaEvent_t make_event() {
     cudaEvent_t event = nullptr;
     CHECK(cudaEventCreate(&event));
     return event;
@@ -170,11 +172,11 @@ class Product {
 
   cublasLtHandle_t handle_;
   std::array<void*, 4> at_;
-  cublasLtMatmulDesc_t product_ = nullptr;
+  cublasLtMatmulDesc_t matmul_ = nullptr;
   cublasLtMatrixLayout_t first_ = nullptr, second_ = nullptr, result_ = nullptr;
 };
 
-// The same product by kernel::gemm, on a queue of its own that has tried what it tries.
+// The same GEMM with kernel::gemm, on a queue whose autotuning has finished.
 class Chosen {
  public:
   Chosen(const Shape& s, const std::array<void*, 4>& memory) : shape_(s), at_(memory), queue_(kGpu) {
@@ -205,20 +207,20 @@ class Chosen {
 struct Timed {
   double once, loaded;
   Algo algo;
-  bool offered;
+  bool from_heuristic;
 };
 
 void row(cublasLtHandle_t handle, const Shape& shape, const std::array<void*, 4>& memory, double seconds) {
-  const Product product(handle, shape, memory);
+  const Matmul matmul(handle, shape, memory);
   std::vector<Timed> all;
   std::set<std::string> seen;
-  const auto consider = [&](const Algo& algo, bool offered) {
-    if (seen.insert(text(algo)).second && product.fits(algo) && product.run(algo))
-      all.push_back({product.time(algo, 2), 0, algo, offered});
+  const auto consider = [&](const Algo& algo, bool from_heuristic) {
+    if (seen.insert(text(algo)).second && matmul.fits(algo) && matmul.run(algo))
+      all.push_back({matmul.time(algo, 2), 0, algo, from_heuristic});
   };
-  const std::vector<Algo> offered = product.offered();
-  for (const Algo& algo : offered) consider(algo, true);
-  const Algo first = offered.front();
+  const std::vector<Algo> from_heuristic = matmul.from_heuristic();
+  for (const Algo& algo : from_heuristic) consider(algo, true);
+  const Algo first = from_heuristic.front();
   const std::vector<uint32_t> tiles = tiles_of(first);
   const uint32_t options = options_of(first);
   std::mt19937 draw(1);
@@ -243,15 +245,15 @@ void row(cublasLtHandle_t handle, const Shape& shape, const std::array<void*, 4>
   std::vector<Timed> best;
   int of_heuristic = 0, others = 0;
   for (const Timed& one : all)
-    if (one.offered ? of_heuristic++ < 3 : others++ < 6) best.push_back(one);
+    if (one.from_heuristic ? of_heuristic++ < 3 : others++ < 6) best.push_back(one);
   const Chosen chosen(shape, memory);
   std::vector<std::vector<double>> turns(best.size());
   std::vector<double> ours;
   for (int round = 0; round < 5; ++round) {
     for (size_t i = 0; i < best.size(); ++i) {
       const int calls = std::max(1, static_cast<int>(12000 / best[i].once));
-      product.time(best[i].algo, calls);
-      turns[i].push_back(product.time(best[i].algo, calls));
+      matmul.time(best[i].algo, calls);
+      turns[i].push_back(matmul.time(best[i].algo, calls));
     }
     const int calls = std::max(1, static_cast<int>(12000 / best.front().once));
     chosen.time(calls);
@@ -263,7 +265,7 @@ void row(cublasLtHandle_t handle, const Shape& shape, const std::array<void*, 4>
     best[i].loaded = turns[i][2];
   }
   std::sort(best.begin(), best.end(), [](const Timed& x, const Timed& y) { return x.loaded < y.loaded; });
-  const auto heuristic = std::find_if(best.begin(), best.end(), [](const Timed& one) { return one.offered; });
+  const auto heuristic = std::find_if(best.begin(), best.end(), [](const Timed& one) { return one.from_heuristic; });
   fmt::print("| {} | {}×{}×{} | {:.0f} | {:.0f} | {:.0f} | {:.2f} | {} of {} |\n", shape.name, shape.m, shape.n,
              shape.k, heuristic->loaded, best.front().loaded, ours[2], ours[2] / best.front().loaded,
              text(best.front().algo), tried);
@@ -294,9 +296,10 @@ int main(int argc, char** argv) {
       CHECK(cudaMemcpy(static_cast<uint16_t*>(memory[i]) + at, values.data(),
                        std::min(values.size(), kElements - at) * 2, cudaMemcpyHostToDevice));
   }
-  CHECK(cudaMalloc(&memory[3], Product::kWorkspace));
+  CHECK(cudaMalloc(&memory[3], Matmul::kWorkspace));
   fmt::print(
-      "| product | m×n×k | best of the heuristic's, µs | best seen, µs | ours, µs | ours / best seen | which |\n"
+      "| GEMM | m×n×k | best of the heuristic, µs | best found, µs | Espalier, µs | Espalier / best found | best "
+      "algorithm |\n"
       "|---|---|---|---|---|---|---|\n");
   for (const Shape& shape : kShapes)
     if (std::string_view(shape.name).find(part) != std::string_view::npos) row(handle, shape, memory, seconds);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Sums up what kernel_times.cpp wrote: `kernel_times.py FILE [--steps N]`, milliseconds of one step by kernel.
+"""Sums the output of kernel_times.cpp: `kernel_times.py FILE [--steps N]` prints milliseconds per step for each kernel.
 
-A step ends with the last of the optimizer's kernels; the last N whole steps count.
+A step ends with the last kernel of the optimizer. The last N complete steps are used.
 """
 import argparse
 import collections
@@ -34,7 +34,7 @@ def main():
     is_update = ["adam" in name.lower() for _, _, name in rows]
     ends = [i for i in range(len(rows)) if is_update[i] and not any(is_update[i + 1:i + 20])]
     if len(ends) < options.steps + 1:
-        print(f"{len(ends)} whole steps only")
+        print(f"found {len(ends)} complete steps; expected at least {options.steps + 1}")
         return
     first, last = ends[-options.steps - 1] + 1, ends[-1] + 1
     took = (rows[last - 1][1] - rows[first - 1][1]) / options.steps / 1e6
@@ -49,7 +49,7 @@ def main():
         until = max(until, end)
     names = list(sums)
     plain = dict(zip(names, readable(names)))
-    print(f"{took:.2f} ms a step, the GPU busy {busy / options.steps / 1e6:.2f} ms, {len(part) // options.steps} kernels")
+    print(f"{took:.2f} ms per step, GPU busy {busy / options.steps / 1e6:.2f} ms, {len(part) // options.steps} kernels")
     for name, ms in sums.most_common(options.top):
         print(f"{ms:8.3f} ms {100 * ms / took:5.1f} % {counts[name] / options.steps:7.1f} × {ms / counts[name] * options.steps * 1e3:8.1f} µs  {short(plain[name])}")
 

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Training with states beyond the GPU, timed: 13 billion parameters within a budget of 40 GB, and 2.65 billion.
+"""Times training whose states exceed GPU memory: 13 billion parameters with a budget of 40 GB, and 2.65 billion.
 
   bench/cuda/offload.py --bin FOLDER --out FOLDER [--only large,whole,small,rows,disk] [--seconds N] [--reserve GIB]
 
-large  GPT-3 13B's shape (40 × 5120): values in the GPU, moments and half of the master copy on the host and, what the host
-       has no room for, in a file; a few steps over the same sequences.
-whole  the same width and batch with everything in the GPU, 8 and 16 layers: a step of 40 takes t16 + 3 (t16 − t8).
-small  32 × 2560 with everything in the GPU, with states on the host, and updated early.
-rows   LLaMA's 16 × 2048 with a vocabulary of 200,064 and a table that is not tied, values on the host, 1 and 4 sequences: the table
-       fetched, and its rows read in place.
-disk   `espalier bench offload` on the disk used.
+large  shape of GPT-3 13B (40 × 5120): weights on the GPU, moments and half of the master weights on the host, and in a file what
+       exceeds host memory; a few steps over the same sequences.
+whole  the same width and batch, entirely on the GPU, with 8 and 16 layers; extrapolated to 40 layers as t16 + 3 (t16 − t8).
+small  32 × 2560: entirely on the GPU, with states on the host, and with early updates.
+rows   shape of a LLaMA (16 × 2048) with a vocabulary of 200,064 and an untied embedding table; weights on the host, 1 and 4
+       sequences: the table is copied to the GPU, or its rows are read in place.
+disk   `espalier bench offload` on the disk in use.
 
-A run whose host runs out of memory is ended before the machine is. Figures go to OUT/offload.json.
+A run that exhausts host memory is killed before the machine runs out of memory. Results go to OUT/offload.json.
 """
 import argparse
 import json
@@ -54,11 +54,11 @@ class Bench:
         self.until = time.time() + options.seconds
         self.environment = dict(os.environ, LD_LIBRARY_PATH=options.libraries + ":" + os.environ.get("LD_LIBRARY_PATH", ""))
         self.figures = {}
-        # A machine's memory may grow as it is used.
+        # The reported memory of a virtual machine may grow with use.
         self.host = max(memory("MemTotal"), int(options.host_gib * GIB))
         self.disk = shutil.disk_usage(self.work).free
         print(f"host: {memory('MemTotal') / GIB:.1f} GiB now, {memory('MemAvailable') / GIB:.1f} available, {self.host / GIB:.1f} "
-              f"taken as given; disk: {self.disk / GIB:.1f} GiB free; {os.cpu_count()} cores", flush=True)
+              f"assumed; disk: {self.disk / GIB:.1f} GiB free; {os.cpu_count()} cores", flush=True)
 
     def train(self, name, settings, timeout):
         folder = self.work / name
@@ -82,13 +82,13 @@ class Bench:
                 if time.time() > deadline:
                     why = f"not done in {time.time() - begun:.0f} s"
                 elif most > self.host - 2 * GIB or low >= 4:
-                    why = f"the host's memory ended: {most / GIB:.1f} GiB resident"
+                    why = f"host memory is exhausted: {most / GIB:.1f} GiB resident"
                 if why:
                     process.kill()
             process.wait()
             log.seek(0)
             text = log.read()
-        print(f"--- {name}: {process.returncode} {why} after {time.time() - begun:.1f} s, {most / GIB:.1f} GiB of the host\n"
+        print(f"--- {name}: {process.returncode} {why} after {time.time() - begun:.1f} s, {most / GIB:.1f} GiB of host memory\n"
               + "\n".join(text.splitlines()[-9:]), flush=True)
         rows = []
         if (folder / "metrics.jsonl").exists():
@@ -108,7 +108,7 @@ class Bench:
         return figure if rows and not why and process.returncode == 0 else None
 
     def text(self, settings):
-        """As many bytes as one step reads: every step has the same sequences."""
+        """Writes the text of one step, so that all steps read the same sequences."""
         words = b"".join(path.read_bytes() for path in sorted((root / "docs").glob("*.md")))
         path = self.work / "text.txt"
         path.write_bytes(words[:settings["train.global_batch"] * settings.get("model.seq_len", 1024) + 1])
@@ -125,7 +125,8 @@ class Bench:
             room = self.host - self.options.reserve * GIB
             kept = min(states - GIB, room)
             if states - kept > self.disk - 2 * GIB:
-                print(f"{layers} layers: {states / GIB:.1f} GiB of states, {room / GIB:.1f} of memory and {self.disk / GIB:.1f} of disk")
+                print(f"{layers} layers do not fit: {states / GIB:.1f} GiB of states; {room / GIB:.1f} GiB of memory, "
+                      f"{self.disk / GIB:.1f} GiB of disk")
                 continue
             done = self.train(f"large-{layers}-{batch}", {
                 "model.layers": layers, "model.heads": 40, "model.dim": 5120, "train.global_batch": batch, "train.lr": 2e-7,
@@ -144,7 +145,7 @@ class Bench:
                 return
             seconds[layers] = self.typical(done)
         forty = seconds[16] + 3 * (seconds[16] - seconds[8])
-        print(f"everything in the GPU: 8 layers {seconds[8]:.3f} s, 16 layers {seconds[16]:.3f} s, so 40 would take {forty:.3f} s")
+        print(f"entirely on the GPU: 8 layers {seconds[8]:.3f} s, 16 layers {seconds[16]:.3f} s, extrapolated to 40 layers {forty:.3f} s")
         self.figures["whole-40"] = forty
 
     def small(self):
@@ -175,7 +176,7 @@ class Bench:
                 seconds.setdefault(direct, []).append((self.typical(done), up, done["gib"]))
             for direct, runs in seconds.items():
                 print(f"a table of 200,064 × 2048, {batch} × 1024 tokens, direct_access = {direct}: "
-                      + "; ".join(f"{s:.3f} s, {up:.2f} GB up a step, {gib:.2f} GiB" for s, up, gib in runs))
+                      + "; ".join(f"{s:.3f} s, {up:.2f} GB per step from host to device, {gib:.2f} GiB" for s, up, gib in runs))
 
     def disk_rate(self):
         done = subprocess.run([str(self.bin), "bench", "offload", "--folder", str(self.work), "--rounds", "2"],
@@ -188,7 +189,7 @@ class Bench:
             begun = time.time()
             try:
                 parts[part]()
-            except Exception as error:  # what one part does wrong must not hide the others
+            except Exception as error:  # an error in one part must not prevent the others
                 print(f"{part}: {error!r}")
             print(f"({part}: {time.time() - begun:.1f} s)", flush=True)
         (self.out / "offload.json").write_text(json.dumps(self.figures, indent=1))
@@ -199,12 +200,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--work", default="", help="where runs and the file tier lie")
+    parser.add_argument("--work", default="", help="folder for run folders and the file tier")
     parser.add_argument("--libraries", default="", help="folders of shared libraries, joined by colons")
     parser.add_argument("--only", default="large,whole,small,rows,disk")
-    parser.add_argument("--seconds", type=float, default=540, help="for all of it")
-    parser.add_argument("--host-gib", type=float, default=0, help="of the host's memory, where it grows as it is used")
-    parser.add_argument("--reserve", type=float, default=12, help="GiB of the host that are not for states")
+    parser.add_argument("--seconds", type=float, default=540, help="time limit of the whole script")
+    parser.add_argument("--host-gib", type=float, default=0, help="host memory in GiB, for a virtual machine whose memory grows with use")
+    parser.add_argument("--reserve", type=float, default=12, help="GiB of host memory reserved for other uses")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--steps", type=int, default=3)
     Bench(parser.parse_args()).run()

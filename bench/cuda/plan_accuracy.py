@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Predicted against measured steps on one GPU, the sibling of bench/plan_accuracy.py.
+"""Compares predicted with measured step times and memory on one GPU (bench/plan_accuracy.py: on CPUs).
 
-    bench/cuda/plan_accuracy.py predict --espalier build/bin/espalier --cluster one-h200 --out said.json
-    bench/cuda/plan_accuracy.py measure --espalier build-cuda/bin/espalier --rows said.json --out rows.json
+    bench/cuda/plan_accuracy.py predict --espalier build/bin/espalier --cluster one-h200 --out predicted.json
+    bench/cuda/plan_accuracy.py measure --espalier build-cuda/bin/espalier --rows predicted.json --out rows.json
     bench/cuda/plan_accuracy.py compare --rows rows.json
 
-`predict` needs no GPU and comes first; `measure` trains the same run files and adds the lower quartile of step times and
-the most bytes the allocator had lent; `compare` prints both.
+`predict` runs first and needs no GPU. `measure` trains with the same run files and adds the lower quartile of the step times
+and the peak bytes allocated. `compare` prints both.
 """
 import argparse
 import json
@@ -27,7 +27,7 @@ def case(name, preset, batch, micro=None, precision="bf16", recompute="none", **
         "train.precision": precision, "train.recompute": recompute, "run.device": "cuda", **more}}
 
 
-# The figures of the catalog were chosen with the first set in view; the second was not looked at before.
+# The catalog's figures were fitted to the first set; the second set was not used for fitting.
 SETS = {
     "seen": [
         case("124M, 64", "gpt2-124m", 64), case("355M, 32", "gpt2-355m", 32), case("774M, 16", "gpt2-774m", 16),
@@ -64,12 +64,12 @@ def predict(espalier, cluster, row, folder):
     subprocess.run([espalier, "plan", "estimate", "--run", run_file(folder), "--cluster", cluster, "--gpus", "1",
                     "--json", out, *settings_of(row)], check=True, capture_output=True, timeout=60)
     with open(out) as file:
-        said = json.load(file)
-    return {**row, "said_s": said["step_s"], "said_bytes": said["memory_bytes"]["total"]}
+        estimate = json.load(file)
+    return {**row, "predicted_s": estimate["step_s"], "predicted_bytes": estimate["memory_bytes"]["total"]}
 
 
 def measure(espalier, row, folder, steps, timeout):
-    """The first steps of a run that is then stopped: its checkpoint would take longer than it."""
+    """Runs the first steps and stops the run: its checkpoint would take longer than the steps."""
     out = tempfile.mkdtemp(dir=folder)
     with open(os.path.join(out, "log"), "w+") as log:
         process = subprocess.Popen([espalier, "train", run_file(folder), "--run-dir", out + "/run", "--resume", "none",
@@ -96,12 +96,12 @@ def compare(rows):
     for row in rows:
         if "step_s" not in row:
             continue
-        times.append(row["said_s"] / row["step_s"] - 1)
-        memory.append(row["said_bytes"] / row["peak_bytes"] - 1)
-        print(f"| {row['name']} | {row['step_s'] * 1e3:.1f} | {row['said_s'] * 1e3:.1f} | {100 * times[-1]:+.1f} % | "
-              f"{row['peak_bytes'] / 2**30:.2f} | {row['said_bytes'] / 2**30:.2f} | {100 * memory[-1]:+.1f} % |")
+        times.append(row["predicted_s"] / row["step_s"] - 1)
+        memory.append(row["predicted_bytes"] / row["peak_bytes"] - 1)
+        print(f"| {row['name']} | {row['step_s'] * 1e3:.1f} | {row['predicted_s'] * 1e3:.1f} | {100 * times[-1]:+.1f} % | "
+              f"{row['peak_bytes'] / 2**30:.2f} | {row['predicted_bytes'] / 2**30:.2f} | {100 * memory[-1]:+.1f} % |")
     if times:
-        print(f"\n{len(times)} runs: mean error of the step {100 * statistics.mean(map(abs, times)):.1f} %, worst "
+        print(f"\n{len(times)} runs: mean error of the step time {100 * statistics.mean(map(abs, times)):.1f} %, worst "
               f"{100 * max(map(abs, times)):.1f} %; memory: mean {100 * statistics.mean(map(abs, memory)):.1f} %, worst "
               f"{100 * max(map(abs, memory)):.1f} %")
 
@@ -112,7 +112,7 @@ def main():
     parser.add_argument("--espalier", default="build-cuda/bin/espalier")
     parser.add_argument("--cluster", default="one-h200")
     parser.add_argument("--set", choices=SETS, default="unseen")
-    parser.add_argument("--rows", help="what the step before wrote")
+    parser.add_argument("--rows", help="file written by the previous command")
     parser.add_argument("--out", default="rows.json")
     parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--timeout", type=int, default=60)

@@ -1,4 +1,4 @@
-"""What PyTorch reaches on the same GPU: attention by each of its backends, matrix products, layer norm. Markdown."""
+"""Kernel rates of PyTorch on the same GPU: attention with each of its backends, GEMMs, layer norm. Prints Markdown."""
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -38,11 +38,11 @@ def attention():
                     b = median_ms(lambda: torch.autograd.grad(o, (q, k, v), g, retain_graph=True))
                 print(f"| B{B} H{H}/{G} T{T} D{D}{' causal' if causal else ''} | {name} | {flops / f / 1e9:.0f} | {2.5 * flops / b / 1e9:.0f} |", flush=True)
             except RuntimeError as error:
-                print(f"| B{B} H{H}/{G} T{T} D{D} | {name} | refused: {str(error)[:60]} | |", flush=True)
+                print(f"| B{B} H{H}/{G} T{T} D{D} | {name} | not supported: {str(error)[:60]} | |", flush=True)
 
 
-def products():
-    print("\n| torch product, bf16 | TFLOP/s |\n|---|---|")
+def gemms():
+    print("\n| torch GEMM, bf16 | TFLOP/s |\n|---|---|")
     for m, n, k in [(65536, 2304, 768), (65536, 768, 768), (65536, 3072, 768), (65536, 768, 3072), (65536, 50304, 768),
                     (16384, 6400, 1600), (16384, 8192, 2048), (8192, 8192, 8192)]:
         a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
@@ -60,5 +60,5 @@ def copy():
 
 print(torch.__version__, torch.backends.cudnn.version(), torch.cuda.get_device_name())
 attention()
-products()
+gemms()
 copy()

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""GPT-2 and LLaMA as `transformers` makes them, trained for some steps by PyTorch and by us on the GPU in fp32.
+"""Trains GPT-2 and LLaMA models of `transformers` for some steps with PyTorch and with Espalier, on the GPU in fp32.
 
     bench/cuda/torch_parity.py [--espalier build-cuda/bin/espalier] [--device cuda]
 
-Both begin with the same weights and read the same tokens in the same order; AdamW, clipping and weight decay are the
-same. A PASS or FAIL line per model with the largest relative difference of the loss.
+Both start from the same weights and read the same tokens in the same order, with the same AdamW, clipping and weight decay.
+Prints a PASS or FAIL line per model, with the largest relative difference of the losses.
 """
 import argparse
 import json
@@ -49,7 +49,7 @@ def by_torch(model, tokens, device):
     return losses
 
 
-def by_us(espalier, folder, device):
+def by_espalier(espalier, folder, device):
     settings = {"model.init": folder + "/model", "model.seq_len": LENGTH, "model.dropout": 0,
                 "data.train": folder + "/tokens.bin", "data.bin_type": "u16", "data.tokenizer": "byte", "data.order": "sequential", "train.steps": STEPS,
                 "train.global_batch": BATCH, "train.lr": 1e-3, "train.schedule": "constant", "train.warmup": 0,
@@ -74,19 +74,19 @@ def main():
     options = parser.parse_args()
     torch.manual_seed(3)
     good = True
-    # Tokens with something to learn: each tends to follow the one before.
+    # Learnable tokens: each depends on the previous one.
     random = numpy.random.default_rng(3)
     tokens = numpy.cumsum(random.integers(0, 5, BATCH * STEPS * LENGTH + 1)) % VOCAB
     for name, model in models():
         with tempfile.TemporaryDirectory() as folder:
             tokens.astype(numpy.uint16).tofile(folder + "/tokens.bin")
             model.save_pretrained(folder + "/model")
-            ours = by_us(os.path.abspath(options.espalier), folder, options.device)
+            ours = by_espalier(os.path.abspath(options.espalier), folder, options.device)
             theirs = by_torch(model, tokens, options.device)
         apart = max(abs(a / b - 1) for a, b in zip(ours, theirs))
         good = good and apart < LIMIT and len(ours) == STEPS
-        print(f"{'PASS' if apart < LIMIT and len(ours) == STEPS else 'FAIL'} {name}: loss of {len(ours)} steps as PyTorch's, at most "
-              f"{apart:.1e} apart; from {theirs[0]:.4f} to {ours[-1]:.4f} and {theirs[-1]:.4f}", flush=True)
+        print(f"{'PASS' if apart < LIMIT and len(ours) == STEPS else 'FAIL'} {name}: losses of {len(ours)} steps, largest relative "
+              f"difference from PyTorch {apart:.1e}; from {theirs[0]:.4f} to {ours[-1]:.4f} (Espalier) and {theirs[-1]:.4f} (PyTorch)", flush=True)
     return 0 if good else 1
 
 

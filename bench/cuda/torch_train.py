@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""PyTorch's side of training on a GPU: the same decoders, compiled, bf16 autocast, fused AdamW, SDPA, clipping.
+"""PyTorch baseline of GPU training: the same decoders, compiled, with bf16 autocast, fused AdamW, SDPA and gradient clipping.
 
     bench/cuda/torch_train.py gpt2-124m [gpt2-355m …] [--steps 20]
 
-Models are compiled at the same time, since that takes a processor minutes, and timed one after the other: a process waits
-for its turn once its steps run, holding what memory it needs, so name only as many as fit. A line per model: median of the
-steps, tokens/s, peak memory, time to the first step (compiling beside the others).
+Models are compiled at the same time, because compilation takes minutes on a CPU core, and timed one after another. A process
+that has compiled waits for its turn and keeps its GPU memory, so name only as many models as fit. Prints a line per model:
+median step time, tokens/s, peak memory, time to the first step (which includes compilation in parallel with the others).
 """
 import argparse
 import fcntl
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-# layers, heads, key heads, width, feed-forward, ids, batch, length
+# layers, heads, key/value heads, width, MLP width, vocabulary, batch, sequence length
 SIZES = {"gpt2-124m": (12, 12, 12, 768, 3072, 50304, 64, 1024), "gpt2-355m": (24, 16, 16, 1024, 4096, 50304, 32, 1024),
          "gpt2-774m": (36, 20, 20, 1280, 5120, 50304, 16, 1024), "gpt2-1558m": (48, 25, 25, 1600, 6400, 50304, 16, 1024),
          "llama-1.1b": (16, 32, 8, 2048, 8192, 32000, 4, 4096)}
@@ -107,7 +107,7 @@ def run(name, steps, lock_path):
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
                                   lr=1e-4, betas=(0.9, 0.95), fused=True)
     compiled = torch.compile(model)
-    # Other windows of the same text at every step, as ours are.
+    # Different windows of the same text at every step, as in Espalier.
     text = b"".join(page.read_bytes() for page in sorted((pathlib.Path(__file__).parents[2] / "docs").glob("*.md")))
     text = torch.frombuffer(bytearray(text), dtype=torch.uint8).cuda().long()
 
@@ -122,7 +122,7 @@ def run(name, steps, lock_path):
         optimizer.zero_grad(set_to_none=True)
         return loss.item()
 
-    while True:  # others compile beside: there may be no room just now
+    while True:  # other processes compile at the same time, so GPU memory may be full for a while
         try:
             step()
             break
@@ -157,17 +157,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", choices=SIZES)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--go", help="a file that says that the GPU is free; without, it is")
+    parser.add_argument("--go", help="wait until this file exists before timing; default: do not wait")
     parser.add_argument("--lock", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.lock:
         return run(options.models[0], options.steps, options.lock)
     lock = os.path.join(tempfile.mkdtemp(), "turn")
-    # The largest first: it compiles longest.
+    # The largest model first: it compiles longest.
     order = sorted(options.models, key=lambda name: -math.prod(SIZES[name][:1]))
     running = [subprocess.Popen([sys.executable, __file__, name, "--lock", lock, "--steps", str(options.steps)],
                                 stdout=subprocess.PIPE, text=True) for name in order]
-    for process in running:  # all have compiled
+    for process in running:  # waits until all have compiled
         while (line := process.stdout.readline()) and not line.startswith("ready"):
             print(line, end="", flush=True)
     print("compiled", flush=True)

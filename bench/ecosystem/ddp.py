@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""DistributedDataParallel over espalier and over gloo, step by step in turn, in the same processes.
+"""Compares DistributedDataParallel over espalier and over gloo, measured in turn in the same processes.
 
     ESPALIER_LIBRARY=build/lib/libespalier_collectives.so.1 /usr/bin/python3 bench/ecosystem/ddp.py [--ranks 2]
 
 Prints Markdown: the all-reduce alone by size, then training steps of the BERT of examples/python and of wide layers, whose
-gradients are large for their arithmetic. Medians; every other line of a table is measured right after the one before it.
+gradients are large relative to their compute. Values are medians; both backends of a row are measured in turn.
 """
 import argparse
 import os
@@ -38,7 +38,7 @@ def rank_main(o):
         return time.perf_counter() - begin
 
     def in_turn(works, rounds):
-        """Seconds of each, the slowest rank's, its median over the rounds."""
+        """Seconds per backend: the slowest rank, median over the rounds."""
         times = {name: [] for name in works}
         for i in range(rounds + 2):
             for name in (works if i % 2 == 0 else reversed(list(works))):
@@ -54,7 +54,7 @@ def rank_main(o):
             print(f"| {name} | {rounded(ours * unit)} | {rounded(theirs * unit)} | {theirs / ours:.2f} |", flush=True)
 
     def rounded(number):
-        """Three digits, written out."""
+        """Formats with three digits."""
         return f"{float(f'{number:.3g}'):g}"
 
     def heading(what, unit):
@@ -101,7 +101,7 @@ def rank_main(o):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=1, help="of each rank")
+    parser.add_argument("--threads", type=int, default=1, help="threads per rank")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--meet", help=argparse.SUPPRESS)

@@ -1,9 +1,10 @@
-// Times the fused collectives among forked ranks: batches of calls back to back, median over batches, the slowest rank.
+// Times the fused collectives between forked ranks: batches of calls back to back, the median over the batches, on the
+// slowest rank.
 //
 //   fused_bench RANKS [key=value…] op bytes [op bytes…]
 //
-// Keys: registered=1, way=staged|streamed, block=, small=, stream=, lag=. Prints «op bytes ranks µs ns»,
-// the last being the hand-over time of a cache line between ranks 0 and 1, which tells near cores from far ones.
+// Keys: registered=1, copy=staged|streamed, block=, small=, stream=, lag=. Prints «op bytes ranks µs ns». The last
+// number is the core-to-core latency: the time to transfer a cache line between ranks 0 and 1.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,7 +47,7 @@ Options parse(int argc, char** argv) {
     std::string word = argv[i];
     auto equals = word.find('=');
     if (equals == std::string::npos) {
-      if (i + 1 == argc) throw UsageError("bytes are missing after " + word);
+      if (i + 1 == argc) throw UsageError(word + ": got no number of bytes; expected OP BYTES");
       options.cases.emplace_back(word, std::strtoull(argv[++i], nullptr, 10));
       continue;
     }
@@ -62,7 +63,7 @@ Options parse(int argc, char** argv) {
       options.tuning.stream_from = number;
     else if (key == "lag")
       options.tuning.lag = static_cast<uint32_t>(number);
-    else if (key == "way")
+    else if (key == "copy")
       options.tuning.copy_policy = value == "staged" ? CopyPolicy::staged : CopyPolicy::streamed;
     else
       throw UsageError("unknown key " + key);
@@ -99,7 +100,8 @@ class Rank {
     tag.count = call.count;
     fused_->run(call, tag, far_);
   }
-  double agree(double mine, bool worst) {
+  // The value of rank 0, or the largest value of all ranks.
+  double combine(double mine, bool worst) {
     std::vector<double> all(static_cast<size_t>(world_.size));
     Call call{.op = Op::all_gather, .in = &mine, .out = all.data(), .count = all.size(), .dtype = DType::f64};
     run(call);
@@ -124,7 +126,7 @@ class Rank {
       for (int k = 0; k < calls; ++k) run(call);
       return std::chrono::duration<double>(Clock::now() - start).count() / calls;
     };
-    double guess = agree(seconds(2), false);
+    double guess = combine(seconds(2), false);
     int batch = std::clamp(static_cast<int>(1e-3 / guess), 1, 2000);
     int batches = std::clamp(static_cast<int>(0.4 / (guess * batch)), 5, 101);
     run({.op = Op::barrier});
@@ -135,7 +137,7 @@ class Rank {
       times.push_back(seconds(batch));
     }
     std::sort(times.begin(), times.end());
-    double worst = agree(times[times.size() / 2], true);
+    double worst = combine(times[times.size() / 2], true);
     if (world_.rank == 0) std::printf("%s %zu %d %.2f %.0f\n", name.c_str(), bytes, world_.size, worst * 1e6, near);
     std::fflush(stdout);
   }
@@ -153,7 +155,7 @@ int run_rank(int rank, int size, const std::shared_ptr<net::Store>& store, const
   world.rank = rank;
   world.size = size;
   world.store = store;
-  world.fate = std::make_shared<net::Fate>();
+  world.peer_status = std::make_shared<net::PeerStatus>();
   for (int k = 0; k < size; ++k) world.peers.push_back({.host = "here", .process = static_cast<uint64_t>(k)});
   try {
     Rank(world, options).time_all();

@@ -1,5 +1,5 @@
-// Times a rival's collectives the way fused_bench times ours: batches of calls back to back, median over batches.
-// Build with mpicxx.openmpi -O3, run under mpirun. Arguments: pairs of op and bytes.
+// Times the collectives of an MPI library in the same way as fused_bench times Espalier's: batches of calls back to
+// back, the median over the batches. Build with mpicxx.openmpi -O3, run under mpirun. Arguments: pairs of op and bytes.
 #include <malloc.h>
 #include <mpi.h>
 

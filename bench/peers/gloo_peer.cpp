@@ -1,5 +1,5 @@
-// One rank of Gloo for `bench comm --peers`: gloo_peer SOCKET LABEL STORE_FOLDER ring|bcube|halving.
-// Rank and size come from RANK and WORLD_SIZE; ranks meet through files in the folder and talk TCP over loopback.
+// One rank of Gloo for `bench comm --peers`: gloo_peer SOCKET LABEL STORE_FOLDER ring|bcube|halving. RANK and
+// WORLD_SIZE give rank and size. Ranks find each other through files in the folder and communicate over loopback TCP.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
@@ -42,9 +42,10 @@ class Gloo : public esp::bench::Library {
   int size() const override { return context_->size; }
 
   std::string refuses(const Request& request) override {
-    if (request.dtype != "f32" && request.dtype != "f64" && request.dtype != "i32") return "compared in f32, f64, i32";
-    if (request.reduce != "sum") return "compared with sum";
-    if (request.inplace) return "compared out of place";
+    if (request.dtype != "f32" && request.dtype != "f64" && request.dtype != "i32")
+      return "Gloo is compared only in f32, f64 and i32";
+    if (request.reduce != "sum") return "Gloo is compared only with the reduction sum";
+    if (request.inplace) return "Gloo is compared only out of place";
     return "";
   }
   void barrier() override {
@@ -62,7 +63,7 @@ class Gloo : public esp::bench::Library {
   void call() override { call_(); }
 
  private:
-  // The options, with their registered buffers, are made once per request: that is Gloo's fastest use.
+  // Creates options and registered buffers once per request: this is the fastest use of Gloo.
   template <typename T>
   void prepare_as(const Request& request, const Layout& layout, T* in, T* out) {
     size_t n = layout.count, chunk = layout.chunk;
@@ -88,7 +89,7 @@ class Gloo : public esp::bench::Library {
       options->setOutput(out, n);
       call_ = [=] { gloo::allgather(*options); };
     } else if (request.op == "reduce_scatter") {
-      // Works in place and leaves the result in front.
+      // The algorithm works in place: the result is at the start of the buffer.
       auto work = std::make_shared<std::vector<T>>(n);
       auto algorithm = std::make_shared<gloo::ReduceScatterHalvingDoubling<T>>(
           context_, std::vector<T*>{work->data()}, static_cast<int>(n),

@@ -1,5 +1,5 @@
-// One rank of an MPI library for `bench comm --peers`: mpi_peer SOCKET LABEL [v].
-// With `v` reduce_scatter goes through MPI_Reduce_scatter, whose algorithms differ from those of the block form.
+// One rank of an MPI library for `bench comm --peers`: mpi_peer SOCKET LABEL [v]. With `v`, reduce_scatter calls
+// MPI_Reduce_scatter. Its algorithms differ from those of MPI_Reduce_scatter_block, which is called otherwise.
 #include <mpi.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -26,8 +26,8 @@ class Mpi : public esp::bench::Library {
 
   std::string refuses(const Request& request) override {
     if (request.dtype == "bf16" || request.dtype == "f16") return "MPI has no 16-bit floating type";
-    if (request.reduce == "avg") return "MPI has no average";
-    if (request.inplace && request.op != "all_reduce") return "in place is compared for all_reduce only";
+    if (request.reduce == "avg") return "MPI has no average reduction";
+    if (request.inplace && request.op != "all_reduce") return "MPI is compared in place only for all_reduce";
     if (request.bytes / esp::bench::element_size(request.dtype) > (size_t{1} << 31) - 1) return "MPI counts are int";
     return "";
   }
@@ -94,7 +94,7 @@ class Mpi : public esp::bench::Library {
                            "all_to_all", "gather",     "scatter",        "sendrecv"};
     for (int i = 0; i < 9; ++i)
       if (op == names[i]) return i;
-    throw std::runtime_error("MPI worker does not know " + op);
+    throw std::runtime_error("MPI worker: unknown operation " + op);
   }
   int rank_ = 0, size_ = 1, count_ = 0, chunk_ = 0, kind_ = 0;
   bool irregular_;
@@ -113,7 +113,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: mpi_peer SOCKET LABEL [v]; started by espalier bench comm --peers\n");
     return 2;
   }
-  // Whoever kills mpirun hard would leave us spinning in a collective.
+  // Ends this rank with its parent: if mpirun was killed, the rank would otherwise spin in a collective forever.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() == 1) return 1;
   MPI_Init(&argc, &argv);
@@ -126,7 +126,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "mpi_peer: %s\n", error.what());
     code = 1;
   }
-  if (code != 0) ::_exit(code);  // no orderly end is to be had
+  if (code != 0) ::_exit(code);  // MPI_Finalize would hang after an error
   MPI_Finalize();
   return 0;
 }

@@ -1,8 +1,7 @@
-// Inputs of a benchmarked call and the outputs they must give.
+// Input values of a benchmarked call, and its expected output.
 //
-// Values are small whole numbers, so that sums over all ranks are exact in every element type and any order of
-// summation must give the very same answer: one wrong element is a wrong result, not rounding. avg alone is compared
-// within the type's precision.
+// Values are small integers, so sums over all ranks are exact in every element type and in any order of summation. A
+// difference is therefore a wrong result, never rounding. Only avg is compared within the type's precision.
 #pragma once
 
 #include <cmath>
@@ -61,12 +60,12 @@ struct Pattern {
   }
 
  private:
-  // What rank `who` puts at index i of the full buffer; repeats with period().
-  int value(int who, size_t i) const {
-    if (reduce == "prod") return (i + static_cast<size_t>(who)) % static_cast<size_t>(size) == 0 ? 2 : 1;
-    uint32_t modulus = size <= 40 ? 4 : 2;  // the sum over all ranks stays below 128, the end of i8
-    // Scattered, and repeating with a prime: a block that came from another rank or lies elsewhere looks different.
-    uint32_t mixed = (static_cast<uint32_t>(i % kPrime) * 131u + static_cast<uint32_t>(who) * 7919u) * 2654435761u;
+  // Value of rank `source` at index i of the full buffer. Values repeat after period() elements.
+  int value(int source, size_t i) const {
+    if (reduce == "prod") return (i + static_cast<size_t>(source)) % static_cast<size_t>(size) == 0 ? 2 : 1;
+    uint32_t modulus = size <= 40 ? 4 : 2;  // keeps the sum over all ranks below 128, the limit of i8
+    // A hash with a prime period: a block of another rank or of another position has other values.
+    uint32_t mixed = (static_cast<uint32_t>(i % kPrime) * 131u + static_cast<uint32_t>(source) * 7919u) * 2654435761u;
     return static_cast<int>((mixed >> 16) % modulus);
   }
   static constexpr size_t kPrime = 509;
@@ -74,8 +73,8 @@ struct Pattern {
 
   double reduction(size_t i) const {
     double result = value(0, i);
-    for (int who = 1; who < size; ++who) {
-      double next = value(who, i);
+    for (int source = 1; source < size; ++source) {
+      double next = value(source, i);
       if (reduce == "prod")
         result *= next;
       else if (reduce == "min")
@@ -90,7 +89,7 @@ struct Pattern {
     return whole ? std::trunc(result / size) : result / size;
   }
 
-  // What index i of the output holds when the operation only moves data.
+  // Expected output at index i for operations that only move data.
   double moved(size_t i) const {
     if (op == "broadcast" || op == "scatter") return value(root, i);
     if (op == "all_gather" || op == "gather") return value(static_cast<int>(i / std::max<size_t>(1, chunk)), i);
@@ -98,7 +97,7 @@ struct Pattern {
       size_t block = std::max<size_t>(1, chunk);
       return value(static_cast<int>(i / block), static_cast<size_t>(rank) * block + i % block);
     }
-    return value((rank + size - 1) % size, i);  // sendrecv: from the left
+    return value((rank + size - 1) % size, i);  // sendrecv: every rank receives from the previous one
   }
 
   double precision() const {

@@ -1,16 +1,16 @@
-// The worker side of `bench comm`: one rank of one library, told over a socket what to run and answering with times.
+// Worker side of `bench comm`: one rank of one library. It receives requests over a socket and answers with times.
 //
-// Every library speaks the same lines, so that all are driven and timed alike; between commands a rank blocks in read()
-// and takes no core from whoever is being timed. Standard C++ only: it is compiled into the rivals' programs as well.
+// All libraries use the same protocol, so all are driven and timed in the same way. Between requests a rank blocks in
+// read() and uses no core. Standard C++ only: this header is also compiled into the programs of the baselines.
 //
-// Lines, both ways ending in a newline, words as key=value:
+// Lines end in a newline; words are key=value:
 //   worker   hello label=L rank=R size=N [more for the coordinator]
 //   coord.   run op=all_reduce bytes=B dtype=f32 reduce=sum root=0 algo=auto samples=S batch=K warmup=W
 //                registered=0 inplace=0 check=1        |  quit
 //   worker   done wrong=W ns=t1,t2,… [more]   |  no why=…   |  failed why=…
 //
-// What is timed: a sample is K calls back to back between two reads of the monotonic clock, after the library's own
-// barrier, divided by K. The coordinator takes the slowest rank of each sample.
+// For a sample, the ranks first pass the library's own barrier. Then the monotonic clock is read before and after K
+// calls back to back, and the difference is divided by K. The coordinator takes the slowest rank of each sample.
 #pragma once
 
 #include <sys/mman.h>
@@ -53,7 +53,7 @@ inline Words split_words(const std::string& line, std::string& verb) {
     }
     size_t equals = word.find('=');
     if (equals == std::string::npos) continue;
-    // `why` is free text and comes last.
+    // The value of `why` is free text, so `why` is the last word.
     if (word.substr(0, equals) == "why") {
       words["why"] = line.substr(at - 1 - word.size() + equals + 1);
       break;
@@ -63,12 +63,12 @@ inline Words split_words(const std::string& line, std::string& verb) {
   return words;
 }
 
-// A connected stream that carries lines.
+// A connected stream socket that transfers text lines.
 class LineChannel {
  public:
   explicit LineChannel(int fd) : fd_(fd) {}
   int fd() const { return fd_; }
-  // False at end of file.
+  // Reads one line; false at end of file.
   bool read_line(std::string& line) {
     for (;;) {
       size_t newline = buffer_.find('\n');
@@ -102,7 +102,7 @@ class LineChannel {
   std::string buffer_;
 };
 
-// Linux's abstract namespace: nothing is left on disk, whatever kills us. The coordinator checks who calls.
+// An address in Linux's abstract namespace leaves no file after a kill. The coordinator checks the peer's credentials.
 inline sockaddr_un abstract_address(const std::string& name, socklen_t& length) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -123,7 +123,7 @@ inline int connect_coordinator(const std::string& name) {
 
 struct Request {
   std::string op, dtype, reduce, algo;
-  size_t bytes = 0;  // of the full logical buffer, as nccl-tests' size column
+  size_t bytes = 0;  // bytes of the full logical buffer, as in the size column of nccl-tests
   int root = 0, samples = 1, batch = 1, warmup = 0;
   bool registered = false, inplace = false, check = false;
 };
@@ -146,7 +146,7 @@ inline Request parse_request(Words& words) {
   return r;
 }
 
-// What a request means for one rank: element counts and where buffers lie.
+// Element counts of one rank's buffers for a request.
 struct Layout {
   size_t element = 4, count = 0, chunk = 0;  // chunk: count / size, for the operations that split the buffer
   size_t in_count = 0, out_count = 0;
@@ -169,26 +169,26 @@ inline Layout layout_of(const Request& request, int size) {
   return layout;
 }
 
-// One library, as seen by one rank.
+// Interface of one rank of a benchmarked library.
 class Library {
  public:
   virtual ~Library() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Empty, or why this library cannot run it.
+  // Reason why this library does not support the request; empty: supported.
   virtual std::string refuses(const Request& request) = 0;
   virtual void barrier() = 0;
-  // Called once before the calls of a request; `call` then runs it once.
+  // Called once per request, before its calls. `call` then runs the operation once.
   virtual void prepare(const Request& request, const Layout& layout, void* in, void* out) = 0;
   virtual void call() = 0;
-  // Memory that the library hands out; null: it has none of its own.
+  // Allocates memory that is registered with the library; null: not supported.
   virtual void* allocate_registered(size_t) { return nullptr; }
   virtual void release_registered(void*) {}
-  // More words for the answer: what was really run.
+  // Additional words of the reply, for example the algorithm that ran.
   virtual std::string report() { return ""; }
 };
 
-// A buffer for the calls: plain anonymous memory, or the library's own.
+// A buffer for the calls: anonymous memory, or memory that the library registered.
 class BenchBuffer {
  public:
   BenchBuffer(Library& library, size_t bytes, bool registered) : library_(library), bytes_(bytes ? bytes : 1) {
@@ -226,7 +226,7 @@ inline std::string run_request(Library& library, const Request& request) {
   bool one_buffer = request.inplace || request.op == "broadcast";
   BenchBuffer out_buffer(library, one_buffer ? layout.count * layout.element : out_bytes, request.registered);
   BenchBuffer in_buffer(library, one_buffer ? 1 : in_bytes, request.registered && !one_buffer);
-  // In place, the small side lies at its own chunk inside the large one, as in NCCL.
+  // In place, the smaller buffer is the rank's own chunk of the larger one, as in NCCL.
   size_t own_chunk = static_cast<size_t>(library.rank()) * layout.chunk * layout.element;
   std::byte* in = in_buffer.data();
   std::byte* out = out_buffer.data();
@@ -258,11 +258,11 @@ inline std::string run_request(Library& library, const Request& request) {
                   std::chrono::duration<double, std::nano>(end - begin).count() / request.batch);
     times += text;
   }
-  library.barrier();  // nobody frees a buffer that another rank still reads
+  library.barrier();  // no rank may read the buffers when they are freed
   return "done wrong=" + std::to_string(wrong) + " ns=" + times + " " + library.report();
 }
 
-// Serves until told to quit (0) or the coordinator is gone (1).
+// Serves requests. Returns 0 after «quit», 1 after the coordinator disconnected.
 inline int serve(Library& library, LineChannel& channel, const std::string& label, const std::string& more = "") {
   channel.write_line("hello label=" + label + " rank=" + std::to_string(library.rank()) +
                      " size=" + std::to_string(library.size()) + " pid=" + std::to_string(::getpid()) + " " + more);

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""PyTorch's side of `bench train`: the same decoder, data, batch and optimizer, as one writes it for this version.
+"""PyTorch baseline of `bench train`: the same decoder, data, batch size and optimizer, written for the installed version.
 
-Several ranks are DistributedDataParallel over gloo, each with its part of the batch, in its quickest settings: gradients
-are views of the buckets, and unused parameters are not looked for. With --power-rank they travel by its powerSGD_hook.
+Several ranks use DistributedDataParallel over gloo, each with its part of the batch, with its fastest settings: gradients are
+views of the buckets, and unused parameters are not searched. With --power-rank, powerSGD_hook compresses the gradients.
 
-Told over a socket what to run, like the other rivals (serve.h): `run steps=N` is answered with
-`done ns=t1,t2,… loss=L`, one time per step. Between commands it blocks in recv and takes no core.
+Receives requests over a socket, like the other baselines (serve.h): `run steps=N` is answered with
+`done ns=t1,t2,… loss=L`, one time per step. Between requests it blocks in recv and uses no core.
 """
 import argparse
 import math
@@ -26,13 +26,13 @@ class Attention(nn.Module):
         self.heads = heads
         self.qkv = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
-        # Not a buffer: those are sent to other ranks, and gloo cannot send truth values.
+        # Not a buffer: DDP broadcasts buffers, and gloo cannot broadcast bool.
         self.above = torch.ones(positions, positions, dtype=torch.bool).triu(1)
 
     def forward(self, x):
         B, T, C = x.shape
         q, k, v = (part.view(B, T, self.heads, C // self.heads).transpose(1, 2) for part in self.qkv(x).split(C, dim=2))
-        # From 2.0 on there is a fused one, which is then what people use.
+        # Fused attention exists from torch 2.0 on.
         fused = getattr(F, "scaled_dot_product_attention", None)
         if fused:
             y = fused(q, k, v, is_causal=True)
@@ -88,7 +88,7 @@ class Run:
         torch.manual_seed(1)
         torch.set_num_threads(o.threads)
         self.options = o
-        # u16 tokens, read as they are needed so that the file counts little in our memory.
+        # u16 tokens, read on demand so that the file adds little to the resident memory.
         self.tokens = torch.from_file(o.tokens, dtype=torch.int16, size=os.path.getsize(o.tokens) // 2)
         self.model = Gpt(o)
         if o.ranks > 1:
@@ -96,12 +96,12 @@ class Run:
             self.model = nn.parallel.DistributedDataParallel(
                 self.model, find_unused_parameters=False, gradient_as_bucket_view=True)
             if o.power_rank:
-                # Its defaults: matrices of which half or more is saved, error feedback, warm start. It wants two plain
-                # steps first, which the warm-up takes.
+                # PowerSGD defaults: matrices that shrink by half or more, error feedback, warm start. It needs two
+                # uncompressed steps first; the warm-up provides them.
                 self.model.register_comm_hook(
                     powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=o.power_rank, start_powerSGD_iter=2),
                     powerSGD_hook.powerSGD_hook)
-            torch.manual_seed(1 + o.rank)  # the same model, other samples
+            torch.manual_seed(1 + o.rank)  # the same model, different samples
         matrices = [p for p in self.model.parameters() if p.dim() >= 2]
         rest = [p for p in self.model.parameters() if p.dim() < 2]
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
@@ -124,10 +124,10 @@ class Run:
 
 
 def blas_in_use():
-    """The BLAS that the loader found, by its file."""
+    """File of the BLAS that the loader found."""
     with open("/proc/self/maps") as maps:
         files = {line.split()[-1] for line in maps if "blas" in line or "mkl" in line}
-    # libblas.so.3 is often a thin front; the library behind it tells more.
+    # libblas.so.3 is often a wrapper; the library it loads is more informative.
     behind = sorted(f for f in files if "openblas" in os.path.basename(f) or "mkl" in f) or sorted(files)
     return behind[0] if behind else "unknown"
 
@@ -139,8 +139,8 @@ def main():
     parser.add_argument("--tokens", required=True)
     for name in ("layers", "heads", "dim", "vocab", "seq", "batch", "threads", "ranks"):
         parser.add_argument("--" + name, type=int, required=True)
-    parser.add_argument("--power-rank", type=int, default=0, help="of PowerSGD; 0: gradients travel as they are")
-    parser.add_argument("--meet", help="a file that is not there yet")
+    parser.add_argument("--power-rank", type=int, default=0, help="rank of PowerSGD; 0: gradients are not compressed")
+    parser.add_argument("--meet", help="path of a rendezvous file that does not exist yet")
     o = parser.parse_args()
     o.rank = int(os.environ.get("RANK", "0")) if o.ranks > 1 else 0
 
@@ -149,12 +149,12 @@ def main():
     channel.connect("\0" + o.socket)
     lines = channel.makefile("rw", newline="\n")
 
-    def say(text):
+    def send_line(text):
         lines.write(text + "\n")
         lines.flush()
 
     parameters = sum(p.numel() for p in run.model.parameters())
-    say(f"hello label={o.label} rank={o.rank} size={o.ranks} parameters={parameters} version={torch.__version__} "
+    send_line(f"hello label={o.label} rank={o.rank} size={o.ranks} parameters={parameters} version={torch.__version__} "
         f"threads={torch.get_num_threads()} blas={blas_in_use()}")
     for line in lines:
         words = line.split()
@@ -166,7 +166,7 @@ def main():
             begin = time.perf_counter_ns()
             loss = run.step()
             times.append(time.perf_counter_ns() - begin)
-        say(f"done ns={','.join(map(str, times))} loss={loss:.6f}")
+        send_line(f"done ns={','.join(map(str, times))} loss={loss:.6f}")
 
 
 if __name__ == "__main__":

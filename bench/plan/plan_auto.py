@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What parallel.layout = "auto" chooses, against every layout it could have chosen, measured.
+"""Compares the layout that parallel.layout = "auto" chooses with every other possible layout.
 
     espalier plan calibrate --out this.toml
     bench/plan/plan_auto.py --cluster this.toml --model gpt-6x384 --batch 8 --micro-batch 2
 
-The planner lists the layouts that the ranks can take, with its predictions; `espalier bench train --layout` runs them in
-batches, a few steps at a time in turn, so that what disturbs the machine disturbs all. Each batch has the planner's choice
-among it: times are compared with that one's in the same batch.
+The planner lists all possible layouts with its predictions. `espalier bench train --layout` runs them in batches, a few
+steps of each in turn, so that disturbances of the machine affect all of them. Each batch contains the planner's choice, and
+times are relative to its time in the same batch.
 """
 import argparse
 import json
@@ -26,7 +26,7 @@ def run_file(arguments):
 
 
 def candidates(arguments, folder):
-    """Every layout of so many ranks, the one that is predicted fastest first."""
+    """All layouts of arguments.nproc ranks, the one with the fastest prediction first."""
     path, out = os.path.join(folder, "run.toml"), os.path.join(folder, "search.json")
     with open(path, "w") as file:
         file.write(run_file(arguments))
@@ -56,12 +56,12 @@ def measure(arguments, names, folder):
         command += ["--seq", str(arguments.seq)]
     for name in names:
         command += ["--layout", name]
-    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    taken = re.search(r"other programs took ([\d.]+) % of the cores' time", told)
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    taken = re.search(r"CPU time lost during the measurement: ([\d.]+) % to other programs", output)
     if taken:
         arguments.disturbed.append(float(taken.group(1)))
     with open(out) as file:
-        rows = json.load(file)[1:]  # the first is one process
+        rows = json.load(file)[1:]  # the first row is a single process
     return [row["step_ms_median"] for row in rows]
 
 
@@ -76,11 +76,11 @@ def main():
     parser.add_argument("--nproc", type=int, default=4)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--together", type=int, default=10, help="layouts measured in turn")
-    parser.add_argument("--again", type=int, default=5, help="of the fastest, so many are measured once more together")
+    parser.add_argument("--together", type=int, default=10, help="number of layouts per batch, measured in turn")
+    parser.add_argument("--again", type=int, default=5, help="number of the fastest layouts that are measured a second time, in one batch")
     parser.add_argument("--json")
     arguments = parser.parse_args()
-    arguments.disturbed = []  # of the cores' time, by others, in each batch
+    arguments.disturbed = []  # per batch: percentage of the CPU time that other programs used
 
     with tempfile.TemporaryDirectory() as folder:
         rows = candidates(arguments, folder)
@@ -94,7 +94,7 @@ def main():
             for row, time in zip(batch, times[1:]):
                 row["relative"], row["ms"] = time / times[0], time
         chosen["relative"], chosen["ms"] = 1.0, sorted(chosen["times"])[len(chosen["times"]) // 2]
-        # Of many measured once the luckiest looks best: the fastest race again, and that race counts.
+        # The best of many single measurements is too fast by chance, so the fastest layouts are measured again; only that counts.
         fastest = sorted(others, key=lambda row: row["relative"])[:arguments.again]
         if fastest:
             arguments.rounds *= 2
@@ -109,8 +109,8 @@ def main():
         print(f"  {row['ms']:8.1f} ms  {row['relative']:6.3f}  predicted {1e3 * row['step_s']:8.1f} ms  "
               f"{row['policy']}  {mark}")
     regret = 1 / ranked[0]["relative"] - 1
-    print(f"auto is {100 * regret:.1f} % slower than the best measured; meanwhile other programs took up to "
-          f"{max(arguments.disturbed, default=0):.0f} % of the cores' time")
+    print(f"auto is {100 * regret:.1f} % slower than the best measured layout; other programs used up to "
+          f"{max(arguments.disturbed, default=0):.0f} % of the CPU time during the measurement")
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump({"model": arguments.model, "regret": regret, "disturbed": arguments.disturbed, "rows": ranked}, file, indent=1)

@@ -1,6 +1,7 @@
-// tcp_timing [ranks] [rounds]: every rank sends to the next and receives from the one before, at several sizes, copied
-// and added, sliced as the communicator slices; with 2 ranks also over a plain socket pair driven the same way, as the
-// limit. Prints the median of the slowest rank's rounds.
+// tcp_timing [ranks] [rounds]: every rank sends to the next rank and receives from the previous one, at several sizes.
+// Received data is stored or added, in one piece or in slices as the communicator makes them. With 2 ranks it also
+// times two processes over one plain TCP connection, which is the upper limit. Prints the median over the rounds, on
+// the slowest rank.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/mman.h>
@@ -16,7 +17,7 @@
 #include <vector>
 
 #include "esp/base/clock.h"
-#include "esp/net/tcp/dial.h"
+#include "esp/net/tcp/peer_connector.h"
 #include "esp/net/tcp/tcp.h"
 #include "esp/net/tcp/test_world.h"
 
@@ -25,17 +26,17 @@ using namespace esp::net;
 
 namespace {
 
-// Shared by all ranks.
-struct Board {
+// Shared memory of all ranks.
+struct SharedCounters {
   std::atomic<int> ports[64];
   std::atomic<int> arrived;
   std::atomic<int> plain_port;
 };
 
-void gather(Board& board, int size, int& phase) {
-  board.arrived.fetch_add(1);
+void barrier(SharedCounters& shared, int size, int& phase) {
+  shared.arrived.fetch_add(1);
   ++phase;
-  while (board.arrived.load() < phase * size) sched_yield();
+  while (shared.arrived.load() < phase * size) sched_yield();
 }
 
 void add_floats(const void*, std::byte* dst, const std::byte* src, size_t bytes) {
@@ -49,7 +50,7 @@ struct Case {
   bool add;
 };
 
-// One exchange with both neighbours, cut into slices that are all posted at once.
+// One exchange with both neighbours, in slices; all transfers are started at once.
 void exchange(Transport& transport, std::vector<std::byte>& out, std::vector<std::byte>& in, const Case& c,
               std::vector<Transfer>& transfers, uint64_t sequence) {
   int to = (transport.rank() + 1) % transport.size(),
@@ -74,7 +75,8 @@ void exchange(Transport& transport, std::vector<std::byte>& out, std::vector<std
   while (done < transfers.size()) {
     if (!transport.poll()) transport.sleep(deadline);
     while (done < transfers.size() && transfers[done].state == Transfer::State::done) ++done;
-    if (deadline.passed()) throw CommError(CommError::Kind::timeout, -1, "an exchange took 30 s");
+    if (deadline.passed())
+      throw CommError(CommError::Kind::timeout, -1, "timeout: an exchange did not finish within 30 s");
   }
 }
 
@@ -87,7 +89,8 @@ int rounds_for(size_t bytes, int rounds) {
   return bytes <= (64 << 10) ? 40 * rounds : bytes <= (1 << 20) ? 8 * rounds : rounds;
 }
 
-// The limit: two processes, one connection, nonblocking sends and receives of up to 1 MiB in turn.
+// The upper limit: two processes exchange data over one plain TCP connection, with alternating nonblocking sends and
+// receives of up to 1 MiB. Returns microseconds.
 double plain_exchange(int fd, std::vector<std::byte>& out, std::vector<std::byte>& in, size_t bytes) {
   int64_t begin = now_ns();
   size_t sent = 0, got = 0;
@@ -105,7 +108,7 @@ double plain_exchange(int fd, std::vector<std::byte>& out, std::vector<std::byte
   return static_cast<double>(now_ns() - begin) / 1e3;
 }
 
-int plain_connection(Board& board, int rank) {
+int plain_connection(SharedCounters& shared, int rank) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -114,30 +117,30 @@ int plain_connection(Board& board, int rank) {
   if (rank == 0) {
     if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(fd, 1) != 0) std::abort();
     getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-    board.plain_port = ntohs(address.sin_port);
+    shared.plain_port = ntohs(address.sin_port);
     fd = accept(fd, nullptr, nullptr);
   } else {
-    while (board.plain_port == 0) sched_yield();
-    address.sin_port = htons(static_cast<uint16_t>(board.plain_port));
+    while (shared.plain_port == 0) sched_yield();
+    address.sin_port = htons(static_cast<uint16_t>(shared.plain_port));
     if (connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) std::abort();
   }
   tune_data_socket(fd, true, Log());
   return fd;
 }
 
-void run_rank(Board& board, int rank, int size, int rounds) {
+void run_rank(SharedCounters& shared, int rank, int size, int rounds) {
   NetOptions options;
   if (const char* streams = std::getenv("STREAMS")) options.streams_per_peer = std::atoi(streams);
   if (std::getenv("CHECKSUM")) options.payload_checksum = true;
   int phase = 0;
-  auto world = listening_world(rank, size, options);
-  board.ports[rank] = world->listener->port();
-  gather(board, size, phase);
+  auto world = make_listening_world(rank, size, options);
+  shared.ports[rank] = world->listener->port();
+  barrier(shared, size, phase);
   std::vector<int> ports;
-  for (int peer = 0; peer < size; ++peer) ports.push_back(board.ports[peer]);
-  introduce(*world, ports, std::getenv("STREAMS") == nullptr);
-  auto transport = open_tcp(*world, world->everyone());
-  int plain = size == 2 ? plain_connection(board, rank) : -1;
+  for (int peer = 0; peer < size; ++peer) ports.push_back(shared.ports[peer]);
+  set_peers(*world, ports, std::getenv("STREAMS") == nullptr);
+  auto transport = open_tcp(*world, world->world_group());
+  int plain = size == 2 ? plain_connection(shared, rank) : -1;
 
   std::vector<std::byte> out(64 << 20, std::byte{1}), in(64 << 20, std::byte{0});
   std::vector<Transfer> transfers;
@@ -171,7 +174,7 @@ void run_rank(Board& board, int rank, int size, int rounds) {
                   median(times), static_cast<double>(c.bytes) / median(times) / 1e3, median(plain_times),
                   median(plain_times) / median(times));
     std::fflush(stdout);
-    gather(board, size, phase);
+    barrier(shared, size, phase);
   }
 }
 
@@ -180,13 +183,13 @@ void run_rank(Board& board, int rank, int size, int rounds) {
 int main(int argc, char** argv) {
   int size = argc > 1 ? std::atoi(argv[1]) : 2, rounds = argc > 2 ? std::atoi(argv[2]) : 15;
   if (size < 2 || size > 64 || rounds < 1) return std::fprintf(stderr, "usage: tcp_timing [2..64 ranks] [rounds]\n"), 2;
-  auto* board =
-      static_cast<Board*>(mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  if (board == MAP_FAILED) return std::perror("mmap"), 1;
+  auto* shared = static_cast<SharedCounters*>(
+      mmap(nullptr, sizeof(SharedCounters), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  if (shared == MAP_FAILED) return std::perror("mmap"), 1;
   for (int rank = 0; rank < size; ++rank) {
     if (fork() == 0) {
       try {
-        run_rank(*board, rank, size, rounds);
+        run_rank(*shared, rank, size, rounds);
       } catch (const std::exception& error) {
         std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
         _exit(1);

@@ -1,5 +1,5 @@
-// tokenizer_bench TOKENIZER PATTERN|- REPEATS FILE…: encodes the lines of the files on one thread, REPEATS times, and
-// prints one line per round: bytes, ids, seconds. tokenizer_speed.py runs it beside other packages.
+// tokenizer_bench TOKENIZER PATTERN|- REPEATS FILE…: encodes the lines of the files on one thread, REPEATS times.
+// Prints one line per repetition: bytes, ids, seconds. tokenizer_speed.py compares it with other packages.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Encoding speed per core beside `tokenizers` and `tiktoken`: python3 bench/tokenizer/tokenizer_speed.py build/bin/tokenizer_bench
+"""Encoding speed per core compared with `tokenizers` and `tiktoken`: python3 bench/tokenizer/tokenizer_speed.py build/bin/tokenizer_bench
 
 Every package encodes the same lines on one pinned core, one after the other, in rounds; the median counts. `tokenizers` runs
-encode_batch_fast, its quickest call, `tiktoken` encode_ordinary. Ids are compared by number. Prints a Markdown table."""
+encode_batch_fast, its fastest call, `tiktoken` encode_ordinary. Only the numbers of ids are compared. Prints a Markdown table."""
 import base64
 import os
 import pathlib
@@ -69,7 +69,7 @@ def main(program):
              ("GPT-2 vocabulary, llama3 pattern", "tokenizers", folder / "llama3.json", hugging_face(llama3)),
              ("o200k", "tiktoken", corpus.SHARED / "o200k_base.tiktoken",
               lambda lines: sum(len(encoding.encode_ordinary(line)) for line in lines))]
-    print("| vocabulary | text | espalier MB/s | package | its MB/s | times |\n|---|---|---:|---|---:|---:|")
+    print("| vocabulary | text | espalier MB/s | package | package MB/s | speed-up |\n|---|---|---:|---|---:|---:|")
     for name, text in inputs().items():
         path = folder / name
         path.write_text(text, encoding="utf-8", newline="")
@@ -81,7 +81,7 @@ def main(program):
                 ids_a, a = ours(program, tokenizer, "-", str(path))
                 ids_b, b = timed(theirs, lines)
                 if ids_a != ids_b:
-                    sys.exit(f"{vocabulary}, {name}: {ids_a} ids here, {ids_b} there")
+                    sys.exit(f"{vocabulary}, {name}: espalier gave {ids_a} ids, {package} gave {ids_b}")
                 mine.append(size / a)
                 other.append(size / b)
             a, b = statistics.median(mine), statistics.median(other)

@@ -1,4 +1,4 @@
-"""What the measurements of communicating less share: the repository's text as one file, runs of the real binary, tables."""
+"""Shared code of the measurements in this folder: the repository's text as one file, runs of the binary, tables."""
 import hashlib
 import json
 import os
@@ -10,10 +10,10 @@ ESPALIER = os.environ.get("ESPALIER", str(ROOT / "build/bin/espalier"))
 
 
 def write_text(path):
-    """README, docs and sources, frozen so that all runs read the same; returns words about it."""
+    """Writes README, docs and sources into one file, so that all runs read the same text; returns a description."""
     files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    for room in ("esp", "apps"):
-        files += sorted(one for one in (ROOT / room).rglob("*") if one.suffix in (".h", ".cpp"))
+    for folder in ("esp", "apps"):
+        files += sorted(one for one in (ROOT / folder).rglob("*") if one.suffix in (".h", ".cpp"))
     text = b"".join(one.read_bytes() for one in files)
     path.write_bytes(text)
     return f"{len(text) / 1e6:.2f} MB of text, sha256 {hashlib.sha256(text).hexdigest()[:12]}"
@@ -32,7 +32,7 @@ def metrics(folder):
 
 
 def train(run_file, folder, ranks, values, limit_s=3600):
-    """One run on this machine; its lines of metrics, or RuntimeError with what it said."""
+    """Trains once on this machine. Returns the lines of metrics.jsonl, or raises RuntimeError with the output of the run."""
     done = subprocess.run([ESPALIER, "train", str(run_file), "--nproc", str(ranks), "--run-dir", str(folder),
                            *settings(values)], capture_output=True, text=True, timeout=limit_s)
     if done.returncode != 0:
@@ -41,7 +41,7 @@ def train(run_file, folder, ranks, values, limit_s=3600):
 
 
 def bytes_sent(folder, rank=0):
-    """What a rank sent in the whole run, by its communicators."""
+    """Bytes that a rank sent in the whole run, from its communicators."""
     with open(folder / f"ranks/rank-{rank}.json") as file:
         return sum(row["bytes_sent"] for row in json.load(file)["comm"])
 
