@@ -28,7 +28,8 @@ data::SyntheticOptions data_of(const ReplicaOptions& options, const model::Model
   return data;
 }
 
-// FNV-1a over words of eight bytes, the last one filled with zeros: any bit of any parameter changes it.
+// FNV-1a over words of eight bytes; the last word is padded with zeros. Any changed bit of a parameter changes the
+// hash.
 uint64_t hash_of(const nn::ParameterList& parameters) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const auto& unit : parameters.units()) {
@@ -38,7 +39,7 @@ uint64_t hash_of(const nn::ParameterList& parameters) {
       uint64_t word = 0;
       std::memcpy(&word, bytes + at, std::min(sizeof word, size - at));
       hash = (hash ^ word) * 0x100000001b3;
-      hash ^= hash >> 32;  // high bits reach the low ones, which alone a product passes upwards
+      hash ^= hash >> 32;  // mixes high bits into low bits; multiplication only moves bits upwards
     }
   }
   return hash;
@@ -58,7 +59,8 @@ Replica::Replica(comm::Communicator& comm, const ReplicaOptions& options)
   data_ = data::make_synthetic_classification(data_of(options, config));
   model_ = model::make_model(config);
   parameters().materialize(context_, options.dtype, true);
-  // Each rank begins with numbers of its own, as programs do that draw from the clock; rank 0's are everybody's.
+  // Each rank initialises with a different seed, as a program that seeds from the clock would. Then rank 0's parameters
+  // are broadcast.
   parameters().initialise(options.seed + static_cast<uint64_t>(comm.rank()), context_.stream);
   for (auto& unit : parameters().units())
     comm_.broadcast(unit.values.data(), static_cast<size_t>(unit.count), unit.values.dtype(), 0);
@@ -74,16 +76,17 @@ model::ModelBatch Replica::load(uint64_t epoch, uint64_t step) {
   const auto rows = static_cast<int64_t>(items_.size());
   batch_.reshape(rows, data_->shape());
   for (int64_t row = 0; row < rows; ++row) data_->fill_item(items_[static_cast<size_t>(row)], row, batch_);
-  model::ModelBatch lent;
-  lent.inputs = tensor::Tensor::borrow(batch_.inputs.data(), {rows, batch_.shape.T}, DType::i32);
-  lent.targets = tensor::Tensor::borrow(batch_.targets.data(), {rows}, DType::i32);
-  return lent;
+  model::ModelBatch borrowed;
+  borrowed.inputs = tensor::Tensor::borrow(batch_.inputs.data(), {rows, batch_.shape.T}, DType::i32);
+  borrowed.targets = tensor::Tensor::borrow(batch_.targets.data(), {rows}, DType::i32);
+  return borrowed;
 }
 
-// The wrap-around of the sampler gives all ranks batches of one size, so the mean of their means is the mean of all.
+// The sampler wraps around, so all ranks have batches of the same size. Therefore the mean of the gradients of all
+// ranks is the mean over all items.
 void Replica::average_gradients() {
   auto& units = parameters().units();
-  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {  // in the order backward finishes them
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {  // the order in which backward finishes the units
     comm::Call call;
     call.op = comm::Op::all_reduce;
     call.in = call.out = unit->grads.data();
@@ -103,7 +106,8 @@ double Replica::step(uint64_t epoch, uint64_t step) {
   pass.training = true;
   pass.seed = options_.seed;
   pass.step = num_steps_++;
-  pass.first_sequence = comm_.rank() * static_cast<int64_t>(options_.batch);  // no two ranks drop the same
+  pass.first_sequence =
+      comm_.rank() * static_cast<int64_t>(options_.batch);  // gives every rank different dropout masks
   double sum = 0;
   {
     const autograd::Loss loss = model_->forward(pass, batch, 1.0 / static_cast<double>(batch_.counted));
@@ -118,7 +122,7 @@ double Replica::step(uint64_t epoch, uint64_t step) {
 }
 
 double Replica::train_epoch(uint64_t epoch) {
-  double totals[2] = {0, static_cast<double>(sampler_.items_per_rank())};  // loss and items
+  double totals[2] = {0, static_cast<double>(sampler_.items_per_rank())};  // sum of losses and number of items
   for (uint64_t s = 0; s < steps_per_epoch(); ++s) totals[0] += step(epoch, s);
   comm_.all_reduce(totals, totals, 2, DType::f64, comm::ReduceOp::sum);
   return totals[0] / totals[1];
@@ -132,7 +136,7 @@ void Replica::check_copies() {
   for (size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank] != all[0]) others.push_back(rank);
   if (!others.empty())
-    throw InternalError(fmt::format("after step {} the parameters of ranks {} are not those of rank 0", num_steps_,
+    throw InternalError(fmt::format("step {}: the parameters of ranks {} differ from those of rank 0", num_steps_,
                                     fmt::join(others, ", ")));
 }
 

@@ -1,9 +1,9 @@
-// One rank's copy of the model, and the step that keeps all copies equal.
+// One rank's replica of the model, and the training step that keeps all replicas equal.
 //
-// Every rank builds the same two-layer BERT classifier, takes rank 0's parameters, and then repeats: forward and
-// backward on its own share of the batch, an average of the gradients around the ring, the same Adam step. Copies that
-// were equal bit for bit stay so, because the ring gives every rank the same bits. One thread; the communicator is
-// lent.
+// Every rank builds the same two-layer BERT classifier and receives rank 0's parameters. Each step then runs forward
+// and backward on the rank's share of the batch, a ring all-reduce of the gradients, and an Adam step. Replicas stay
+// bit-identical, because the ring all-reduce gives every rank the same bits. One thread; the caller owns the
+// communicator.
 #pragma once
 
 #include <memory>
@@ -26,18 +26,19 @@ struct ReplicaOptions {
   double dropout = 0.1;
   double lr = 1e-4, eps = 1e-8;
   esp::DType dtype = esp::DType::f32;
-  bool check_copies = false;  // compare all copies after every step; InternalError names the ranks that differ
+  bool check_copies = false;  // compares all replicas after every step; InternalError names the ranks that differ
 };
 
 class Replica {
  public:
   Replica(esp::comm::Communicator& comm, const ReplicaOptions& options);
 
-  // The mean loss over the epoch's items of all ranks. Collective, as are step and check_copies.
+  // Trains one epoch and returns the mean loss over all its items, on all ranks. Collective; so are step and
+  // check_copies.
   double train_epoch(uint64_t epoch);
-  // One step; the summed loss of this rank's items.
+  // Runs one step and returns the sum of this rank's losses.
   double step(uint64_t epoch, uint64_t step);
-  // InternalError where parameters are not the same bits on all ranks.
+  // InternalError: parameters differ between ranks in at least one bit.
   void check_copies();
 
   uint64_t steps_per_epoch() const { return sampler_.steps_per_epoch(); }

@@ -1,13 +1,16 @@
-// Trains a small BERT classifier on N processes, each with a copy of the model, averaging gradients around a ring.
+// Trains a small BERT classifier on N processes. Each has a replica of the model, and a ring all-reduce averages the
+// gradients.
 //
-// N processes that meet at 127.0.0.1, port 12355; or all of them from one command:
+// Start N processes, whose rendezvous is at 127.0.0.1, port 12355; or start all with one command:
 //   for r in 0 1; do train_ddp_bert_ring --world_size 2 --rank $r & done; wait
 //   train_ddp_bert_ring --world_size 2 --spawn
-// Two machines of four, played by one: --world_size 8 --nodes 2 --spawn. On real ones, with a 0600 file of the same
-// secret on both: ESPALIER_SECRET_FILE=… train_ddp_bert_ring --world_size 8 --rank … --master_addr HOST
-// Without --rank and --spawn the launcher that started it (torchrun, srun, mpirun) says who it is.
+// Two hosts of four ranks each, simulated on one host: --world_size 8 --nodes 2 --spawn. On real hosts, both need a
+// file with mode 0600 and the same secret: ESPALIER_SECRET_FILE=… train_ddp_bert_ring --world_size 8 --rank …
+// --master_addr HOST
 //
-// stdout: one line per epoch, by rank 0. stderr: who takes part, and what they work on.
+// Without --rank and --spawn, the launcher's environment (torchrun, srun, mpirun) gives rank and size.
+//
+// stdout: rank 0 prints one line per epoch. stderr: the process of each rank, and the size of the model and the data.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -38,18 +41,18 @@ struct Arguments {
   ReplicaOptions replica;
 };
 
-// "10,477,058"
+// Formats a number with thousands separators: "10,477,058".
 std::string grouped(int64_t number) {
   std::string digits = std::to_string(number);
   for (auto at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), ",");
   return digits;
 }
 
-void train(const net::RendezvousOptions& meeting, const Arguments& arguments) {
-  const auto world = net::rendezvous(meeting, Deadline::after(meeting.net.start_timeout));
-  const auto comm = comm::make_communicator(*world, world->everyone(), {});
+void train(const net::RendezvousOptions& rendezvous, const Arguments& arguments) {
+  const auto world = net::rendezvous(rendezvous, Deadline::after(rendezvous.net.start_timeout));
+  const auto comm = comm::make_communicator(*world, world->world_group(), {});
   fmt::print(stderr, "rank {} of {}: process {}{}\n", comm->rank(), comm->size(), getpid(),
-             meeting.host_name.empty() ? "" : " on " + meeting.host_name);
+             rendezvous.host_name.empty() ? "" : " on " + rendezvous.host_name);
   Replica replica(*comm, arguments.replica);
   if (comm->rank() == 0)
     fmt::print(stderr, "{} parameters, {} items, {} steps per epoch\n", grouped(replica.parameters().count()),
@@ -62,25 +65,27 @@ void train(const net::RendezvousOptions& meeting, const Arguments& arguments) {
   }
 }
 
-net::RendezvousOptions meeting_of(const Arguments& arguments, int rank) {
-  net::RendezvousOptions meeting;
-  meeting.rank = rank;
-  meeting.size = arguments.world_size;
-  meeting.endpoint = fmt::format("tcp://{}:{}", arguments.master_addr, arguments.port);
-  meeting.host_hub = rank == 0;
-  if (arguments.nodes > 1) meeting.host_name = fmt::format("node-{}", rank / (arguments.world_size / arguments.nodes));
-  return meeting;
+net::RendezvousOptions rendezvous_options_of(const Arguments& arguments, int rank) {
+  net::RendezvousOptions rendezvous;
+  rendezvous.rank = rank;
+  rendezvous.size = arguments.world_size;
+  rendezvous.endpoint = fmt::format("tcp://{}:{}", arguments.master_addr, arguments.port);
+  rendezvous.host_hub = rank == 0;
+  if (arguments.nodes > 1)
+    rendezvous.host_name = fmt::format("node-{}", rank / (arguments.world_size / arguments.nodes));
+  return rendezvous;
 }
 
-// The secret of a rank that was given none: on one machine its user has one.
-net::Secret secret_of(const net::RendezvousOptions& meeting) {
-  bool here = meeting.local_size == meeting.size;
-  for (const char* loopback : {"tcp://127.", "tcp://localhost:"}) here = here || meeting.endpoint.starts_with(loopback);
+// Secret of a rank without ESPALIER_SECRET_FILE. If all ranks are on one machine, it is the user's own secret.
+net::Secret secret_of(const net::RendezvousOptions& rendezvous) {
+  bool here = rendezvous.local_size == rendezvous.size;
+  for (const char* loopback : {"tcp://127.", "tcp://localhost:"})
+    here = here || rendezvous.endpoint.starts_with(loopback);
   if (!here)
-    throw UsageError(
-        fmt::format("ranks that meet at {} need a secret: put one into a 0600 file on every host and "
-                    "name it in ESPALIER_SECRET_FILE",
-                    meeting.endpoint));
+    throw UsageError(fmt::format(
+        "ESPALIER_SECRET_FILE: not set; ranks with a rendezvous at {} need a secret. Put the same secret into a "
+        "file of mode 0600 on every host, and set the variable to its path",
+        rendezvous.endpoint));
   return net::local_secret();
 }
 
@@ -100,14 +105,14 @@ int guarded(int rank, const auto& body) {
   }
 }
 
-// This process becomes rank 0 and its children the others. It forks while it has no threads.
+// Forks the other ranks and becomes rank 0. Must be called before any thread starts.
 int spawn_all(const Arguments& arguments) {
   const net::Secret secret = net::Secret::random();
   const auto run = [&](int rank) {
     return guarded(rank, [&] {
-      net::RendezvousOptions meeting = meeting_of(arguments, rank);
-      meeting.secret = secret;
-      train(meeting, arguments);
+      net::RendezvousOptions rendezvous = rendezvous_options_of(arguments, rank);
+      rendezvous.secret = secret;
+      train(rendezvous, arguments);
     });
   };
   const pid_t parent = getpid();
@@ -125,7 +130,7 @@ int spawn_all(const Arguments& arguments) {
       result = guarded(rank, [] { throw IoError("cannot start a process: " + errno_text(errno)); });
   }
   if (result == 0) result = run(0);
-  // The others have ended their last call with us, or it failed for them as it did for us: none stays.
+  // All children exit now: their last collective has finished, or it failed for them too.
   for (const pid_t pid : children) {
     if (result != 0) kill(pid, SIGTERM);
     int status = 0;
@@ -135,25 +140,31 @@ int spawn_all(const Arguments& arguments) {
   return result;
 }
 
-int run_one(const Arguments& arguments, bool told) {
+int run_one(const Arguments& arguments, bool rank_given) {
   return guarded(arguments.rank, [&] {
     const launch::Environment environment = launch::process_environment();
-    net::RendezvousOptions meeting = told ? meeting_of(arguments, arguments.rank) : launch::join_options(environment);
-    if (told) meeting.secret = launch::read_secret(environment);
-    if (meeting.secret.bytes().empty()) meeting.secret = secret_of(meeting);
-    train(meeting, arguments);
+    net::RendezvousOptions rendezvous =
+        rank_given ? rendezvous_options_of(arguments, arguments.rank) : launch::join_options(environment);
+    if (rank_given) rendezvous.secret = launch::read_secret(environment);
+    if (rendezvous.secret.bytes().empty()) rendezvous.secret = secret_of(rendezvous);
+    train(rendezvous, arguments);
   });
 }
 
 void check(const Arguments& arguments, bool sized) {
-  if (arguments.spawn && arguments.rank >= 0) throw UsageError("--spawn starts every rank; leave --rank out");
+  if (arguments.spawn && arguments.rank >= 0)
+    throw UsageError(
+        fmt::format("--rank: got {} with --spawn, which starts every rank. Leave --rank out", arguments.rank));
   if (sized && !arguments.spawn && arguments.rank < 0)
-    throw UsageError("--world_size wants --rank, which of them this is, or --spawn, which starts them all");
+    throw UsageError(fmt::format(
+        "--world_size: got {} without --rank and --spawn; expected --rank N (rank of this process) or --spawn "
+        "(starts all ranks)",
+        arguments.world_size));
   if (arguments.rank >= arguments.world_size)
-    throw UsageError(fmt::format("rank {} of {} cannot be; ranks are 0 to {}", arguments.rank, arguments.world_size,
-                                 arguments.world_size - 1));
+    throw UsageError(fmt::format("--rank: got {}; expected 0 to {}", arguments.rank, arguments.world_size - 1));
   if (arguments.world_size % arguments.nodes != 0)
-    throw UsageError(fmt::format("{} ranks do not divide over {} nodes", arguments.world_size, arguments.nodes));
+    throw UsageError(
+        fmt::format("--world_size: got {}; must be a multiple of --nodes = {}", arguments.world_size, arguments.nodes));
 }
 
 }  // namespace
@@ -162,24 +173,24 @@ void check(const Arguments& arguments, bool sized) {
 int main(int argc, char** argv) {
   using namespace bert_ddp;
   Arguments arguments;
-  CLI::App app{"Trains a small BERT classifier on N processes, averaging gradients around a ring",
+  CLI::App app{"Trains a small BERT classifier on N processes, averaging gradients by a ring all-reduce",
                "train_ddp_bert_ring"};
   app.option_defaults()->always_capture_default();
-  auto* size = app.add_option("--world_size", arguments.world_size, "processes")->check(CLI::Range(1, 1024));
-  app.add_option("--rank", arguments.rank, "which of them this is")->check(CLI::Range(0, 1023))->default_str("");
-  app.add_option("--port", arguments.port, "where they meet")->check(CLI::Range(1, 65535));
-  app.add_option("--master_addr", arguments.master_addr, "and on which host: rank 0's");
-  app.add_flag("--spawn", arguments.spawn, "start all of them, here");
-  app.add_option("--nodes", arguments.nodes, "hosts to play, equal shares of the ranks each")
+  auto* size = app.add_option("--world_size", arguments.world_size, "number of processes")->check(CLI::Range(1, 1024));
+  app.add_option("--rank", arguments.rank, "rank of this process")->check(CLI::Range(0, 1023))->default_str("");
+  app.add_option("--port", arguments.port, "port of the rendezvous")->check(CLI::Range(1, 65535));
+  app.add_option("--master_addr", arguments.master_addr, "host of rank 0");
+  app.add_flag("--spawn", arguments.spawn, "start all ranks on this machine");
+  app.add_option("--nodes", arguments.nodes, "number of simulated hosts; each has the same number of ranks")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--epochs", arguments.epochs, "passes over the data; 0: meet, build and stop")
+  app.add_option("--epochs", arguments.epochs, "passes over the data; 0: connect, build the model and stop")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--batch_size", arguments.replica.batch, "items per process and step")->check(CLI::Range(1, 65536));
   app.add_option("--items", arguments.replica.num_items, "items of the data set")->check(CLI::Range(1, 1 << 30));
   app.add_option("--threads", arguments.replica.threads, "compute threads per process")->check(CLI::Range(1, 1024));
-  app.add_option("--seed", arguments.replica.seed, "of parameters, data, their order and dropout");
-  app.add_option("--dropout", arguments.replica.dropout, "rate")->check(CLI::Range(0.0, 0.99));
-  app.add_flag("--check", arguments.replica.check_copies, "compare all copies of the parameters after every step");
+  app.add_option("--seed", arguments.replica.seed, "seed of parameters, data, data order and dropout");
+  app.add_option("--dropout", arguments.replica.dropout, "dropout rate")->check(CLI::Range(0.0, 0.99));
+  app.add_flag("--check", arguments.replica.check_copies, "compare the parameters of all replicas after every step");
   CLI11_PARSE(app, argc, argv);
 
   const int wrong = guarded(-1, [&] { check(arguments, size->count() > 0); });

@@ -25,12 +25,12 @@ int main(void) {
   for (int i = 0; i < count; ++i) {
     float expected = (float)(size * (i % 100) + size * (size - 1) / 2);
     if (data[i] != expected) {
-      fprintf(stderr, "rank %d: element %d is %g, not %g\n", rank, i, data[i], expected);
+      fprintf(stderr, "rank %d: element %d: got %g; expected %g\n", rank, i, data[i], expected);
       return 1;
     }
   }
 
-  /* Twice at once: started, waited for in any order. */
+  /* Two calls in flight at once. They may be waited for in any order. */
   double mine[2] = {rank + 1.0, rank + 2.0}, most[2] = {0, 0}, mean[2] = {0, 0};
   esp_work *first = NULL, *second = NULL;
   check(esp_all_reduce(comm, mine, most, 2, ESP_F64, ESP_MAX, &first));

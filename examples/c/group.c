@@ -1,6 +1,6 @@
-/* Several ranks in one process, driven by one thread, as a program with several devices does: everything that waits for
- * another rank is made between group_begin and group_end. Alone it is a world of `devices` ranks; with RANK,
- * WORLD_SIZE, MASTER_ADDR and MASTER_PORT set it is one of several such processes. */
+/* Runs several ranks in one process from one thread, as a program with several devices does. Calls that wait for other
+ * ranks are made between esp_group_begin and esp_group_end. Without environment variables, the process is a world of
+ * `devices` ranks. With RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, it is one of several such processes. */
 #include <espalier/collectives.h>
 
 #include <stdio.h>
@@ -49,7 +49,7 @@ int main(void) {
   for (int i = 0; i < devices; ++i)
     for (int k = 0; k < count; ++k) wrong += out[i][k] != (float)(size * (size - 1) / 2 + size * k);
 
-  /* A ring of messages: each rank sends to the next and receives from the one before. */
+  /* A ring of messages: each rank sends to the next rank and receives from the previous one. */
   check(esp_group_begin());
   for (int i = 0; i < devices; ++i) {
     int rank = esp_rank(comms[i]);

@@ -1,4 +1,4 @@
-"""All-reduces a NumPy array. Start it as several ranks, for one:
+"""All-reduces a NumPy array. Start it as several ranks, for example:
 
     for r in 0 1; do RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python3 all_reduce.py & done; wait
 """

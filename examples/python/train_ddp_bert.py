@@ -1,10 +1,10 @@
-"""A small BERT, data-parallel, as one writes it for PyTorch: the backend is a name.
+"""Trains a small BERT with DistributedDataParallel; --backend selects the backend of torch.distributed.
 
     espalier launch --nproc-per-node 2 -- python3 -m espalier.torch train_ddp_bert.py --backend espalier
     torchrun --standalone --nproc_per_node=2 train_ddp_bert.py --backend gloo
     for r in 0 1; do python3 -m espalier.torch train_ddp_bert.py --world_size 2 --rank $r & done; wait
 
-Every process has a copy of the model and a part of every batch; DistributedDataParallel averages the gradients.
+Every process has a replica of the model and a part of every batch; DistributedDataParallel averages the gradients.
 """
 import argparse
 import json
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
 class RandomSentences(Dataset):
-    """Token ids drawn anew for every item, all of class 0: something to fit, nothing to download."""
+    """Random token ids, all of class 0, so no download is needed."""
 
     def __init__(self, seq_len, vocab, length):
         self.seq_len, self.vocab, self.length = seq_len, vocab, length
@@ -49,7 +49,7 @@ class SmallBert(nn.Module):
 def train(args):
     dist.init_process_group(args.backend, init_method=f"tcp://{args.address}:{args.port}", rank=args.rank,
                             world_size=args.world_size)
-    torch.manual_seed(args.seed)  # drawn alike on all ranks; the backend sends rank 0's anyway
+    torch.manual_seed(args.seed)  # the same on all ranks; DDP also broadcasts the parameters of rank 0
     model = nn.parallel.DistributedDataParallel(SmallBert(dropout=args.dropout))
     torch.manual_seed(args.seed + 1 + args.rank)
 
@@ -91,16 +91,16 @@ def main():
     parser.add_argument("--port", type=int, default=environment.get("MASTER_PORT", "12355"))
     parser.add_argument("--backend", default="espalier")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch_size", type=int, default=32, help="of each process")
+    parser.add_argument("--batch_size", type=int, default=32, help="items per process and step")
     parser.add_argument("--items", type=int, default=10000)
-    parser.add_argument("--workers", type=int, default=2, help="processes that make batches")
+    parser.add_argument("--workers", type=int, default=2, help="data loader processes")
     parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--threads", type=int, default=0, help="of each process; 0: torch's choice")
+    parser.add_argument("--threads", type=int, default=0, help="threads per process; 0: the default of torch")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="write losses and times to FILE.RANK")
     args = parser.parse_args()
     if args.world_size is None or args.rank is None:
-        parser.error("--world_size and --rank, or a launcher that sets WORLD_SIZE and RANK")
+        parser.error("--world_size, --rank: not given; expected both, or a launcher that sets WORLD_SIZE and RANK")
     if args.threads:
         torch.set_num_threads(args.threads)
     train(args)
