@@ -1,12 +1,12 @@
-"""bench comm and lab, small runs of the real thing."""
+"""Tests of `espalier bench comm` and `espalier lab allreduce` with small sizes."""
 import json
 import os
 import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from driving import ESPALIER, run
-from lab_marks import check_marks
+from cli_runner import ESPALIER, run
+from findings_check import check_marks
 
 KEYS = ["library", "op", "algo", "transport", "ranks", "bytes", "time_us_median", "time_us_p99", "algbw_gbs", "busbw_gbs",
         "bytes_sent_per_rank", "rounds", "correct"]
@@ -22,7 +22,7 @@ def rows_of(test, *arguments):
 
 
 class Table(unittest.TestCase):
-    def test_looks_like_nccl_tests(self):
+    def test_prints_nccl_tests_format(self):
         answer = run("bench", "comm", "--nproc", "2", "-b", "1K", "-e", "4K", "-f", "2", "-n", "3", "-w", "1")
         self.assertEqual(answer.returncode, 0, answer.stderr)
         lines = answer.stdout.splitlines()
@@ -35,12 +35,12 @@ class Table(unittest.TestCase):
         self.assertIn("# Out of bounds values : 0 OK", lines)
         self.assertTrue(any(line.startswith("# Avg bus bandwidth    : ") for line in lines))
 
-    def test_every_operation_type_and_reduction_is_right(self):
+    def test_verifies_every_operation_type_and_reduction(self):
         answer = run("bench", "comm", "all", "--nproc", "3", "-b", "3K", "-n", "1", "-w", "0", "-m", "1", "-d", "all", "-o", "all")
         self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
         self.assertIn("# Out of bounds values : 0 OK", answer.stdout)
 
-    def test_registered_buffers_and_tcp(self):
+    def test_verifies_registered_buffers_and_tcp(self):
         for more in (["--registered"], ["--transport", "tcp"]):
             answer = run("bench", "comm", "all", "--nproc", "2", "-b", "64K", "-n", "2", "-w", "1", "-m", "2", *more)
             self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
@@ -48,7 +48,7 @@ class Table(unittest.TestCase):
 
 
 class Json(unittest.TestCase):
-    def test_keys_are_exactly_those_promised(self):
+    def test_json_has_documented_keys(self):
         rows = rows_of(self, "all_reduce", "broadcast", "--nproc", "2", "-b", "8K", "-n", "2", "-w", "1")
         self.assertEqual([row["op"] for row in rows], ["all_reduce", "broadcast"])
         for row in rows:
@@ -56,7 +56,7 @@ class Json(unittest.TestCase):
             self.assertEqual((row["library"], row["ranks"], row["bytes"], row["correct"]), ("espalier", 2, 8192, True))
             self.assertGreater(row["time_us_median"], 0)
 
-    def test_traffic_is_what_the_algorithm_says(self):
+    def test_traffic_equals_algorithm_formula(self):
         row, = rows_of(self, "--algo", "ring", "--nproc", "4", "-b", "64K", "-n", "2", "-w", "1", "-m", "3")
         self.assertEqual((row["algo"], row["rounds"], row["bytes_sent_per_rank"]), ("ring", 6, 65536 * 3 // 2))
         row, = rows_of(self, "--algo", "recursive_doubling", "--nproc", "4", "-b", "64K", "-n", "2", "-w", "1")
@@ -71,26 +71,26 @@ class Json(unittest.TestCase):
 
 
 class Startup(unittest.TestCase):
-    def test_sixty_four_ranks_meet(self):
+    def test_starts_sixty_four_ranks(self):
         answer = run("bench", "comm", "--startup", "--nproc", "64")
         self.assertEqual(answer.returncode, 0, answer.stderr)
         print(answer.stdout)
         self.assertRegex(answer.stdout, r"^64 ranks.*first barrier passed [\d.]+\n")
 
 
-class Peers(unittest.TestCase):
-    def test_compares_in_one_run(self):
+class Baselines(unittest.TestCase):
+    def test_compares_libraries_in_one_run(self):
         built = [name for name in ("openmpi", "mpich", "gloo")
                  if os.path.exists(os.path.join(os.path.dirname(ESPALIER), "espalier-peer-" + name))]
         if not built:
-            self.skipTest("no rival was built: libopenmpi-dev, libmpich-dev, libgloo-dev")
+            self.skipTest("no baseline program was built (apt-get install libopenmpi-dev libmpich-dev libgloo-dev)")
         with tempfile.TemporaryDirectory() as folder:
             json_file, markdown = os.path.join(folder, "rows.json"), os.path.join(folder, "table.md")
             answer = run("bench", "comm", "all_reduce", "reduce_scatter", "--nproc", "2", "-b", "4K", "--rounds", "1", "--peers",
                          ",".join(built), "--json", json_file, "--markdown", markdown)
             self.assertEqual(answer.returncode, 0, answer.stderr)
-            self.assertIn("hand-over", answer.stdout)
-            self.assertIn("best rival / ours", answer.stdout)
+            self.assertIn("core-to-core latency", answer.stdout)
+            self.assertIn("best baseline / espalier", answer.stdout)
             with open(json_file) as file:
                 rows = json.load(file)
             self.assertEqual({row["library"] for row in rows}, {"espalier", *built}, answer.stderr)
@@ -100,7 +100,7 @@ class Peers(unittest.TestCase):
 
 
 class Lab(unittest.TestCase):
-    def test_allreduce_tells_models_measures_and_replays(self):
+    def test_allreduce_reports_models_measurements_and_frames(self):
         with tempfile.TemporaryDirectory() as folder:
             answer = run("lab", "allreduce", "--nproc", "4", "-b", "1K", "-e", "64K", "--rounds", "1", "--out", folder)
             self.assertEqual(answer.returncode, 0, answer.stderr)

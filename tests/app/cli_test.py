@@ -1,4 +1,4 @@
-"""Help, version, colours, errors and exit codes of the binary."""
+"""Tests help, version, colours, error messages and exit codes of the binary."""
 import json
 import os
 import pathlib
@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import unittest
 
-from driving import ESPALIER, run
+from cli_runner import ESPALIER, run
 
 COMMANDS = [[], ["bench"], ["bench", "comm"], ["lab"], ["lab", "allreduce"], ["doctor"], ["completion"],
             ["data"], ["data", "prepare"], ["data", "info"]]
@@ -18,21 +18,21 @@ COMMANDS = [[], ["bench"], ["bench", "comm"], ["lab"], ["lab", "allreduce"], ["d
 
 def on_terminal(*arguments, env=None):
     """Output of the binary with a terminal as stdout and stderr."""
-    ours, theirs = pty.openpty()
+    parent_end, child_end = pty.openpty()
     environment = {**{k: v for k, v in os.environ.items() if k != "NO_COLOR"}, "TERM": "xterm", **(env or {})}
-    process = subprocess.Popen([ESPALIER, *arguments], stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
+    process = subprocess.Popen([ESPALIER, *arguments], stdout=child_end, stderr=child_end, env=environment)
+    os.close(child_end)
     text = b""
     while True:
         try:
-            piece = os.read(ours, 4096)
+            piece = os.read(parent_end, 4096)
         except OSError:
             break
         if not piece:
             break
         text += piece
     process.wait(30)
-    os.close(ours)
+    os.close(parent_end)
     return text.decode()
 
 
@@ -45,7 +45,7 @@ class Help(unittest.TestCase):
             self.assertLessEqual(max(map(len, answer.stdout.splitlines())), 120, command)
             self.assertIn("Usage: " + " ".join(["espalier", *command]), answer.stdout)
 
-    def test_our_own_roles_are_not_listed(self):
+    def test_internal_commands_are_hidden(self):
         self.assertNotIn("bench-rank", run("--help").stdout)
         self.assertNotIn("bench-rank", run("completion", "bash").stdout)
 
@@ -54,26 +54,26 @@ class Help(unittest.TestCase):
         self.assertEqual(answer.returncode, 0)
         self.assertIn("Subcommands:", answer.stdout)
 
-    def test_a_command_of_commands_shows_their_help(self):
+    def test_command_without_subcommand_shows_help(self):
         for command in ("bench", "data", "plan", "tokenizer", "import"):
             answer = run(command)
             self.assertEqual(answer.returncode, 0, answer.stderr)
             self.assertIn(f"Usage: espalier {command} ", answer.stdout)
 
-    def test_columns_are_those_on_the_screen(self):
+    def test_help_columns_are_aligned(self):
         for words in (["plan", "search"], ["metrics"]):
             said = run(*words, "--help").stdout
             self.assertNotIn("… ...", said)
         rows = run("launch", "--help").stdout.splitlines()
         at = next(i for i, row in enumerate(rows) if "--master-port" in row)
-        self.assertIn("its port", rows[at] + rows[at + 1])
+        self.assertIn("port of --rdzv-endpoint", rows[at] + rows[at + 1])
 
-    def test_lab_without_a_name_lists_the_experiments(self):
+    def test_lab_without_name_lists_experiments(self):
         answer = run("lab")
         self.assertEqual(answer.returncode, 0)
         self.assertRegex(answer.stdout, r"(?m)^ *allreduce ")
 
-    def test_what_stands_behind_a_flag_is_another_programs(self):
+    def test_arguments_after_command_belong_to_launched_program(self):
         done = run("launch", "--standalone", "/bin/echo", "--standalone", "said")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("--standalone said", done.stdout + done.stderr)
@@ -81,7 +81,7 @@ class Help(unittest.TestCase):
 
 
 class Version(unittest.TestCase):
-    def test_says_what_it_is_and_what_it_found(self):
+    def test_prints_version_and_detected_libraries(self):
         answer = run("--version")
         self.assertEqual(answer.returncode, 0)
         self.assertRegex(answer.stdout, r"(?m)^espalier \d+\.\d+\.\d+ \([0-9a-f]{12}|unknown, ")
@@ -90,11 +90,11 @@ class Version(unittest.TestCase):
 
 
 class Colours(unittest.TestCase):
-    def test_on_a_terminal_only(self):
+    def test_colours_on_terminal_only(self):
         self.assertIn("\033[", on_terminal("doctor"))
         self.assertNotIn("\033[", run("doctor").stdout)
 
-    def test_never_with_no_color(self):
+    def test_no_colours_with_no_color(self):
         self.assertNotIn("\033[", on_terminal("doctor", env={"NO_COLOR": "1"}))
         self.assertNotIn("\033[", on_terminal("nonsense", env={"NO_COLOR": "1"}))
 
@@ -103,8 +103,8 @@ class Colours(unittest.TestCase):
         self.assertNotIn("\033[", run("nonsense").stderr)
 
 
-class JsonAlone(unittest.TestCase):
-    def test_with_a_dash_stdout_holds_nothing_else(self):
+class JsonToStdout(unittest.TestCase):
+    def test_stdout_contains_only_json_when_json_goes_to_stdout(self):
         plan = ["--model", "gpt3-1.3b", "--cluster", "selene", "--gpus", "8", "--global-batch", "8"]
         with tempfile.TemporaryDirectory() as folder:
             for words in (["plan", "estimate", *plan], ["plan", "simulate", *plan], ["lab", "numbers"],
@@ -128,7 +128,7 @@ class Errors(unittest.TestCase):
 
     def test_unknown_names_suggest_the_nearest(self):
         answer = run("train", "--nprocs", "2")
-        self.assertEqual(answer.stderr, "espalier: --nprocs: espalier train has no such option; did you mean --nproc? See "
+        self.assertEqual(answer.stderr, "espalier: --nprocs: unknown option of espalier train; did you mean --nproc? See "
                                         "espalier train --help\n")
         self.refused(2, ['"benhc"', 'did you mean "bench"'], "benhc")
         self.refused(2, ['"cmom"', 'did you mean "comm"'], "bench", "cmom")
@@ -142,16 +142,17 @@ class Errors(unittest.TestCase):
         self.refused(2, ['"openmp"', 'did you mean "openmpi"'], "bench", "comm", "--peers", "openmp")
         self.refused(2, ['"tcsh"', "bash, zsh, fish"], "completion", "tcsh")
 
-    def test_arguments_that_cannot_work(self):
+    def test_rejects_invalid_arguments(self):
         self.refused(2, ['"3Q"', "64K"], "bench", "comm", "-b", "3Q")
         self.refused(2, ["-e: got 1K", "-b = 1M"], "bench", "comm", "-b", "1M", "-e", "1K")
         self.refused(2, ["factor"], "bench", "comm", "-b", "1", "-e", "8", "-f", "1")
         self.refused(2, ["--stepfactor", "0"], "bench", "comm", "-f", "0")
         self.refused(2, ["--max-restarts", "-1"], "launch", "--max-restarts", "-1", "--", "train", "x.toml")
-        self.refused(2, ["--nproc-per-node", "leave --nproc"], "launch", "--", "train", "x.toml", "--nproc", "4")
+        self.refused(2, ["--nproc-per-node", "Leave it out"], "launch", "--", "train", "x.toml", "--nproc", "4")
         self.refused(2, ["--root: got 2", "0 to 1"], "bench", "comm", "--nproc", "2", "-r", "2")
+        self.refused(2, ["--check: got 2; expected 0 or 1"], "bench", "comm", "--nproc", "2", "-c", "2")
         self.refused(2, ["--nproc", '"two"'], "bench", "comm", "--nproc", "two")
-        self.refused(2, ["--nproc 0"], "bench", "comm", "--nproc", "0")
+        self.refused(2, ["--nproc: got 0"], "bench", "comm", "--nproc", "0")
         self.refused(2, ["--tokens: got -5; must be >= 0"], "generate", "--checkpoint", "x", "--tokens", "-5")
         self.refused(2, ["--top-p: got 7; must be from 0 to 1"], "generate", "--checkpoint", "x", "--top-p", "7")
         self.refused(2, ["x"], "doctor", "x")
@@ -160,13 +161,13 @@ class Errors(unittest.TestCase):
         self.refused(2, ["--shape: got 3x2", "4"], "bench", "comm", "--nproc", "4", "--algo", "torus2d", "--shape", "3x2")
         self.refused(2, ['"mpi"', "auto, shm, tcp"], "bench", "comm", "--transport", "mpi")
         self.refused(2, ["--top", "-3"], "plan", "search", "--model", "gpt3-13b", "--cluster", "selene", "--top", "-3")
-        self.refused(2, ["99999999999999999999: 9223372036854775807 at most"], "plan", "estimate", "--model", "gpt3-13b",
+        self.refused(2, ["got 99999999999999999999; must be <= 9223372036854775807"], "plan", "estimate", "--model", "gpt3-13b",
                      "--cluster", "selene", "--global-batch", "99999999999999999999")
 
-    def test_values_are_numbers_given_once(self):
+    def test_rejects_non_numbers_and_repeated_options(self):
         self.refused(2, ["--nproc: got x; expected an integer"], "train", "--nproc", "x", "a.toml")
         self.refused(2, ["--tokens: got 1.5; expected an integer"], "generate", "--checkpoint", "x", "--tokens", "1.5")
-        self.refused(2, ["--vocab: 100000000000: 2147483647 at most"], "tokenizer", "train", "x", "--vocab", "100000000000", "-o", "y")
+        self.refused(2, ["--vocab: got 100000000000; must be <= 2147483647"], "tokenizer", "train", "x", "--vocab", "100000000000", "-o", "y")
         self.refused(2, ["--temperature: got inf; expected a finite number"], "generate", "--checkpoint", "x", "--temperature", "inf")
         self.refused(2, ["--checkpoint: given more than once"], "generate", "--checkpoint", "x", "--checkpoint", "y")
         self.refused(2, ["--resume: got no value"], "train", "a.toml", "--resume")
@@ -174,22 +175,22 @@ class Errors(unittest.TestCase):
         self.refused(2, ['--special "<a>"', "each once"], "tokenizer", "train", "x", "--vocab", "300", "-o", "y", "--special", "<a>", "<a>")
         self.refused(2, ["--min-count: got -5; must be > 0"], "tokenizer", "train", "x", "--vocab", "300", "-o", "y", "--min-count", "-5")
 
-    def test_an_empty_path_is_no_folder(self):
+    def test_rejects_empty_paths(self):
         for words in (["generate", "--checkpoint", ""], ["eval", "--checkpoint", "", "--ids", "x"], ["convert", "", "x"],
                       ["convert", "x", ""]):
             self.refused(2, ["got an empty path"], *words)
 
-    def test_a_run_file_is_a_file_of_toml(self):
+    def test_rejects_run_files_that_are_not_toml(self):
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder + "/text.txt").write_text("the quick brown fox. " * 40)
             answer = run("train", folder + "/text.txt")
             self.assertEqual(answer.returncode, 2)
-            self.assertIn("A run file (TOML) is expected", answer.stderr)
+            self.assertIn("Expected a run file (TOML)", answer.stderr)
             os.mkfifo(folder + "/pipe")
             self.refused(2, ["pipe: got a pipe; expected a run file"], "train", folder + "/pipe")
             self.refused(2, ["/dev/zero: got a device; expected a run file"], "train", "/dev/zero")
             pathlib.Path(folder + "/run.toml").write_text("[data]\ntrain = 'x'\n")
-            self.refused(2, ["--cluster: read only with parallel.layout = auto"], "train", folder + "/run.toml", "--cluster", "selene")
+            self.refused(2, ["--cluster: has no effect without parallel.layout = auto"], "train", folder + "/run.toml", "--cluster", "selene")
             self.refused(2, ["--run: got " + folder, f"--run {folder}/run.toml"], "plan", "estimate", "--run", folder, "--cluster", "selene")
             self.refused(4, [f"--model: got {folder}, a folder without config.json", f"--run {folder}/run.toml"], "plan", "estimate",
                          "--model", folder, "--cluster", "selene")
@@ -203,28 +204,28 @@ class Errors(unittest.TestCase):
         pathlib.Path(folder + "/ds.json").write_text("{}")
         return folder + "/ds.json"
 
-    def test_more_threads_than_there_can_be_are_refused(self):
+    def test_rejects_too_many_threads(self):
         def limit():
-            resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))  # of which the stacks of threads take their part
+            resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))  # limits the address space, which thread stacks use up
 
         with tempfile.TemporaryDirectory() as folder:
             answer = subprocess.run([ESPALIER, "bench", "offload", "--folder", folder, "--elements", "4096", "--rounds", "1",
                                      "--threads", "4096"], capture_output=True, text=True, timeout=60, preexec_fn=limit)
             self.assertEqual(answer.returncode, 2, answer.stderr)
-            self.assertIn("threads: got 4096, of which ", answer.stderr)
+            self.assertIn("threads: got 4096; only ", answer.stderr)
 
-    def test_a_device_is_written_not_replaced(self):
+    def test_writes_to_pipe_or_device_file_without_replacing_it(self):
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder + "/text.txt").write_text("the quick brown fox. " * 40)
             pipe = folder + "/pipe"
             os.mkfifo(pipe)
-            held = os.open(pipe, os.O_RDWR)  # so that nobody waits for the other end
+            held = os.open(pipe, os.O_RDWR)  # so that opening the pipe does not block
             answer = run("tokenizer", "train", folder + "/text.txt", "--vocab", "260", "-o", pipe)
             self.assertEqual(answer.returncode, 0, answer.stderr)
             self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
             self.assertTrue(os.read(held, 16).startswith(b'{"version"'))
             os.close(held)
-            # A link in /dev stays one, wherever stdout goes.
+            # /dev/stdout must remain a symbolic link.
             before = os.readlink("/dev/stdout")
 
             def restore():
@@ -242,20 +243,20 @@ class Errors(unittest.TestCase):
             self.assertEqual(answer.returncode, 4, answer.stdout)
             self.assertIn("a device or pipe; expected a file", answer.stderr)
 
-    def test_files_and_folders_that_are_not_there_are_code_four(self):
+    def test_missing_files_and_folders_exit_with_4(self):
         for words in (["report"], ["dash"], ["metrics"], ["flight"], ["convert"], ["generate", "--checkpoint"],
                       ["tokenizer", "encode", "--tokenizer"], ["plan", "validate", "--rows"]):
             more = ["/nowhere/else"] if words[0] == "convert" else []
             self.refused(4, ["/nowhere/at-all"], *words, "/nowhere/at-all", *more)
 
-    def test_files_that_hold_nothing_are_code_four(self):
+    def test_empty_files_exit_with_4(self):
         with tempfile.TemporaryDirectory() as folder:
             rows = folder + "/empty.csv"
             open(rows, "w").close()
             self.refused(4, ["empty.csv", "no rows"], "plan", "validate", "--rows", rows)
 
-    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs to become another user")
-    def test_a_folder_one_may_not_read_is_told_so(self):
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_reports_unreadable_folder(self):
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o755)
             shut = folder + "/shut"
@@ -269,7 +270,7 @@ class Errors(unittest.TestCase):
                 self.assertIn("Permission denied", answer.stderr)
                 self.assertNotIn("filesystem error", answer.stderr)
 
-    def test_a_comparison_leaves_a_runs_own_report_alone(self):
+    def test_comparison_report_does_not_overwrite_run_report(self):
         with tempfile.TemporaryDirectory() as folder:
             for name in ("a", "b"):
                 os.mkdir(f"{folder}/{name}")
@@ -277,7 +278,7 @@ class Errors(unittest.TestCase):
             self.assertEqual(run("report", folder + "/a").stdout, folder + "/a/report.html\n")
             self.assertEqual(run("report", folder + "/a", folder + "/b").stdout, folder + "/a/comparison.html\n")
 
-    def test_what_cannot_be_printed_is_code_four(self):
+    def test_full_stdout_exits_with_4(self):
         for words in (["--help"], ["man", "--markdown"], ["completion", "bash"], ["plan", "estimate", "--list"],
                       ["plan", "estimate", "--model", "gpt3-13b", "--cluster", "selene", "--gpus", "64", "--json", "-"]):
             with open("/dev/full", "w") as full:
@@ -285,42 +286,42 @@ class Errors(unittest.TestCase):
             self.assertEqual(answer.returncode, 4, words)
             self.assertIn("stdout: No space left", answer.stderr)
 
-    def test_a_gpu_that_cannot_be_used_is_told_why(self):
+    def test_reports_why_gpu_cannot_be_used(self):
         if "cuda:0" in run("doctor").stdout:
-            self.skipTest("there is a GPU here")
+            self.skipTest("this machine has a GPU")
         with tempfile.TemporaryDirectory() as folder:
             train = ["train", str(pathlib.Path(__file__).parents[2] / "configs/quickstart.toml"), "--run-dir", folder]
             self.refused(2, ["cuda:0 cannot be used:"], *train, "--set", "run.device=cuda")
             self.refused(2, ["tf32", "run.device"], *train, "--set", "train.precision=tf32")
 
-    def test_a_file_that_cannot_be_written_is_code_four(self):
+    def test_unwritable_file_exits_with_4(self):
         answer = run("bench", "comm", "--nproc", "2", "-b", "1K", "-n", "1", "--json", "/nonexistent/folder/rows.json")
         self.assertEqual(answer.returncode, 4)
         self.assertIn("/nonexistent/folder/rows.json", answer.stderr)
 
 
 class Doctor(unittest.TestCase):
-    def test_lines_are_marked_and_advise(self):
+    def test_lines_have_marks_and_advice(self):
         answer = run("doctor")
         self.assertEqual(answer.returncode, 0, answer.stdout)
         lines = answer.stdout.splitlines()
         self.assertTrue(all(line[0] in "✓!✗ " for line in lines), lines)
-        for subject in ["cores", "caches", "core hand-over", "memory", "shared memory", "transports", "MPI plug-ins", "Open MPI", "MPICH",
+        for subject in ["cores", "caches", "core-to-core latency", "memory", "shared memory", "transports", "MPI plug-ins", "Open MPI", "MPICH",
                         "NCCL", "GPU driver", "congestion control", "limits"]:
             self.assertIn(subject, answer.stdout)
         for i, line in enumerate(lines):
             if line[0] in "!✗":
                 self.assertTrue(i + 1 < len(lines) and lines[i + 1].startswith("   "), f"no advice after: {line}")
 
-    def test_json_says_the_same(self):
+    def test_json_lists_findings_with_states(self):
         answer = run("doctor", "--json")
         report = json.loads(answer.stdout)
         self.assertTrue(report["healthy"])
         self.assertIn("transports", [finding["name"] for finding in report["findings"]])
         self.assertTrue(all(finding["state"] in ("good", "absent", "care", "broken") for finding in report["findings"]))
 
-    def test_something_needed_and_broken_is_code_two(self):
-        # A network namespace of its own, whose loopback is down.
+    def test_unmet_requirement_exits_with_2(self):
+        # In a new network namespace the loopback interface is down.
         unshare = shutil.which("unshare")
         if not unshare or subprocess.run([unshare, "-n", "true"], capture_output=True).returncode != 0:
             self.skipTest("network namespaces are not permitted here")

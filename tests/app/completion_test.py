@@ -1,10 +1,10 @@
-"""Completion scripts, in the real shells."""
+"""Tests the completion scripts in real shells."""
 import shutil
 import subprocess
 import tempfile
 import unittest
 
-from driving import run
+from cli_runner import run
 
 
 def script(shell):
@@ -53,7 +53,7 @@ class Bash(Shell):
         return self.ask(["bash", "-c", f"source {self.file.name}; COMP_WORDS=({line}); COMP_CWORD={len(words)}; "
                                        "_espalier; printf '%s\\n' \"${COMPREPLY[@]}\""])
 
-    def test_offers_what_the_parser_knows(self):
+    def test_completes_commands_options_and_values(self):
         self.check_everything()
         self.assertEqual(self.complete("bench", "comm", "--trans"), ["--transport"])
 
@@ -66,7 +66,7 @@ class Zsh(Shell):
         return self.ask(["zsh", "-fc", "compdef() {}; compadd() { shift; print -l -- \"$@\" }; "
                                        f"source {self.file.name}; words=({line}); CURRENT={len(words) + 1}; _espalier"])
 
-    def test_offers_what_the_parser_knows(self):
+    def test_completes_commands_options_and_values(self):
         self.check_everything()
 
 
@@ -77,7 +77,7 @@ class Fish(Shell):
         line = " ".join(("espalier", *words))
         return self.ask(["fish", "--no-config", "-c", f"source {self.file.name}; complete -C '{line}'"])
 
-    def test_offers_what_the_parser_knows(self):
+    def test_completes_commands_options_and_values(self):
         self.check_everything()
 
 

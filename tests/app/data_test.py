@@ -1,6 +1,6 @@
-"""espalier data: files as other programs define them, interrupted preparation, bounded memory, errors.
+"""Tests espalier data: file formats of other programs, interrupted preparation, bounded memory, errors.
 
-The reference readers and writers here are the published layouts written out with struct, nothing of ours."""
+The reference readers and writers here implement the published layouts with struct, without Espalier's code."""
 import gzip
 import json
 import os
@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import unittest
 
-from driving import ESPALIER, run, start, wait_until
+from cli_runner import ESPALIER, run, start, wait_until
 
 EOS = 256
 TEXTS = ["one", "", "zwölf", "a\nb " * 40]
@@ -37,7 +37,7 @@ def byte_documents(texts):
     return [list(text.encode()) + [EOS] for text in texts]
 
 
-class InFolder(unittest.TestCase):
+class TempFolderTestCase(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="espalier-data-")
         self.addCleanup(shutil.rmtree, self.folder)
@@ -68,7 +68,7 @@ class InFolder(unittest.TestCase):
         return self.write(name, "".join(json.dumps({"text": text, "n": 1}) + "\n" for text in texts))
 
 
-class Formats(InFolder):
+class Formats(TempFolderTestCase):
     def test_reads_llmc_shards_of_both_widths(self):
         narrow = self.write("a.bin", llmc_shard([1, 50256, 7]))
         wide = self.write("b.bin", llmc_shard([1, 199999], wide=True))
@@ -94,7 +94,7 @@ class Formats(InFolder):
         row, = self.info(wide, "--type", "uint32")
         self.assertEqual((row["type"], row["tokens"], row["max_id"]), ("uint32", 2, 100000))
 
-    def test_writes_what_the_layouts_say(self):
+    def test_writes_documented_layouts(self):
         source = self.jsonl()
         documents = byte_documents(TEXTS)
         flat = [token for d in documents for token in d]
@@ -109,7 +109,7 @@ class Formats(InFolder):
             self.prepare(source, "-o", self.path("pair"), "--format", "megatron", "--type", name)
             self.assertEqual((self.read("pair.idx"), self.read("pair.bin")), megatron_pair(documents, code))
 
-    def test_what_it_wrote_says_its_own_width(self):
+    def test_output_records_token_width(self):
         self.prepare(self.jsonl(), "-o", self.path("wide.bin"), "--type", "uint32")
         row, = self.info(self.path("wide.bin"))
         self.assertEqual((row["type"], row["max_id"]), ("uint32", EOS))
@@ -125,13 +125,13 @@ class Formats(InFolder):
             self.prepare(plain + ".zst", "-o", self.path("c.bin"))
             self.assertEqual(self.read("a.bin"), self.read("c.bin"))
 
-    def test_info_of_text_and_the_table(self):
+    def test_info_describes_text_and_prints_table(self):
         row, = self.info(self.jsonl())
         self.assertEqual((row["format"], row["documents"]), ("jsonl", len(TEXTS)))
         answer = run("data", "info", self.path("in.jsonl"))
         self.assertRegex(answer.stdout, r"path +format +type +bytes +tokens +documents +largest id")
 
-    def test_a_second_run_does_nothing(self):
+    def test_second_preparation_writes_nothing(self):
         source = self.jsonl()
         first = self.prepare(source, "-o", self.path("a.bin"), "--json", self.path("a.report"))
         before = os.stat(self.path("a.bin")).st_mtime_ns
@@ -142,8 +142,8 @@ class Formats(InFolder):
         self.assertEqual(json.loads(self.read("a.report"))["documents"], len(TEXTS))
 
 
-class Resume(InFolder):
-    def test_killed_and_started_again_gives_the_same_bytes(self):
+class Resume(TempFolderTestCase):
+    def test_resumes_to_same_bytes_after_kill(self):
         line = json.dumps({"text": "the quick brown fox jumps over the lazy dog " * 20}) + "\n"
         source = self.write("in.jsonl", "".join(line.replace("fox", f"fox{i}", 1) for i in range(40000)))
         for form, names in [("bin", ["NAME"]), ("megatron", ["NAME.bin", "NAME.idx"]),
@@ -153,7 +153,7 @@ class Resume(InFolder):
             self.prepare(source, "-o", self.path("whole"), *options)
             progress = self.path("cut.progress.json")
             killed = 0
-            for wanted in range(3):  # each life gets further before it is killed
+            for wanted in range(3):  # each attempt gets further before it is killed
                 process = start("data", "prepare", source, "-o", self.path("cut"), *options)
                 seen = set()
 
@@ -180,8 +180,8 @@ class Resume(InFolder):
                     os.remove(self.path(name))
 
 
-class Memory(InFolder):
-    def test_is_bounded_whatever_the_size_of_the_text(self):
+class Memory(TempFolderTestCase):
+    def test_memory_is_bounded_for_any_text_size(self):
         line = json.dumps({"text": "abcdefgh " * 1000}) + "\n"
         source = self.path("in.jsonl.gz")
         with gzip.open(source, "wb", compresslevel=1) as file:
@@ -196,22 +196,22 @@ class Memory(InFolder):
         self.assertLess(used.ru_maxrss, 200 << 10)  # KiB; the tokens alone are 252 MB
 
 
-class Errors(InFolder):
+class Errors(TempFolderTestCase):
     def refuse(self, code, text, *arguments):
         answer = run("data", *arguments)
         self.assertEqual(answer.returncode, code, answer.stderr)
         self.assertIn(text, answer.stderr)
         self.assertEqual(len(answer.stderr.strip().splitlines()), 1, answer.stderr)
 
-    def test_files_that_do_not_add_up(self):
+    def test_rejects_inconsistent_files(self):
         shard = llmc_shard([1, 2, 3])
-        self.refuse(4, "1030 bytes, but has 1029", "info", self.write("a.bin", shard[:-1]))
+        self.refuse(4, "1030 bytes; the file has 1029", "info", self.write("a.bin", shard[:-1]))
         idx, bin_ = megatron_pair([[1, 2, 3]])
         self.write("m.bin", bin_[:-2])
         self.refuse(4, "outside the .bin of 4 bytes", "info", self.write("m.idx", idx))
-        self.refuse(4, "no whole number of uint16 tokens", "info", self.write("r.bin", b"abc"))
+        self.refuse(4, "not a whole number of uint16 tokens", "info", self.write("r.bin", b"abc"))
 
-    def test_a_file_cut_short_or_of_another_tokenizer(self):
+    def test_rejects_truncated_file_or_other_tokenizer(self):
         self.prepare(self.jsonl(), "-o", self.path("d.bin"))
         whole = self.read("d.bin")
         self.write("d.bin", whole[:100])
@@ -224,28 +224,28 @@ class Errors(InFolder):
         self.assertEqual(answer.returncode, 2, answer.stderr)
         self.assertIn("was made with another tokenizer, byte of 257 ids", answer.stderr)
 
-    def test_nothing_to_prepare(self):
+    def test_rejects_empty_input(self):
         self.refuse(4, "no text in", "prepare", self.write("empty.txt", ""), "-o", self.path("o.bin"))
         self.refuse(2, "--threads", "prepare", self.jsonl(), "-o", self.path("o.bin"), "--threads", "-1")
         self.assertEqual(sorted(os.listdir(self.folder)), ["empty.txt", "in.jsonl"])
 
-    def test_lines_that_are_no_json(self):
+    def test_rejects_lines_that_are_not_json(self):
         source = self.write("a.jsonl", '{"text": "a"}\n{"text": \n')
-        self.refuse(4, "a.jsonl, line 2: no JSON at column", "prepare", source, "-o", self.path("o.bin"))
+        self.refuse(4, "a.jsonl, line 2: invalid JSON at column", "prepare", source, "-o", self.path("o.bin"))
         source = self.write("b.jsonl", '{"txet": "a"}\n')
         self.refuse(4, 'b.jsonl, line 1 has no "text"; its keys are: txet', "prepare", source, "-o", self.path("o.bin"))
         source = self.write("c.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 1000)[:-9])
-        self.refuse(4, "c.jsonl.gz: it ends in the middle", "prepare", source, "-o", self.path("o.bin"))
+        self.refuse(4, "c.jsonl.gz: it is not complete", "prepare", source, "-o", self.path("o.bin"))
         self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("o.bin")], [])
 
-    def test_wrong_words(self):
+    def test_rejects_invalid_option_values(self):
         source = self.jsonl()
         self.refuse(2, "unknown token format", "prepare", source, "-o", self.path("o"), "--format", "arrow")
-        self.refuse(2, "llm.c shards hold uint16 or uint32", "prepare", source, "-o", self.path("o"), "--format", "llmc",
+        self.refuse(2, "llm.c shards store uint16 or uint32", "prepare", source, "-o", self.path("o"), "--format", "llmc",
                     "--type", "int32")
         self.refuse(4, "nowhere", "prepare", self.path("nowhere.txt"), "-o", self.path("o"))
         self.prepare(source, "-o", self.path("t.bin"))
-        self.refuse(2, "holds tokens already", "prepare", self.path("t.bin"), "-o", self.path("o"))
+        self.refuse(2, "got a file of tokens", "prepare", self.path("t.bin"), "-o", self.path("o"))
 
 
 if __name__ == "__main__":

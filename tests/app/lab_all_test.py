@@ -1,4 +1,5 @@
-"""The labs together: every one listed, run small, drawn, with figures that have one right value asserted; and the page."""
+"""Tests that every lab is listed, runs at small size, draws a picture and prints checked figures. Also tests the page with
+all labs."""
 import html.parser
 import json
 import os
@@ -9,10 +10,10 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from driving import LAB_LIMIT_S, run
-from lab_marks import check_marks
+from cli_runner import LAB_LIMIT_S, run
+from findings_check import check_marks
 
-# Enough to see each run; the figures asserted are the same as of a long run.
+# Small sizes. The checked figures are the same at full size.
 SMALL = {
     "collectives": [],
     "hosts": ["--bytes", "65536", "--repeats", "1"],
@@ -27,8 +28,8 @@ SMALL = {
 VOID = {"meta", "br", "img", "link", "hr", "input"}
 
 
-class Balanced(html.parser.HTMLParser):
-    """Every tag closed in order; what is fetched from elsewhere is noted."""
+class HtmlChecker(html.parser.HTMLParser):
+    """HTML parser that checks that tags are closed in order and records external resources."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +61,7 @@ class Small(unittest.TestCase):
             self.assertEqual(answer.returncode, 0, answer.stdout[-2000:] + answer.stderr)
             findings = check_marks(self, folder, name)
             svg = xml.etree.ElementTree.parse(os.path.join(folder, name + ".svg")).getroot()
-            self.renders(os.path.join(folder, name + ".svg"))
+            self.check_rendering(os.path.join(folder, name + ".svg"))
             with open(os.path.join(folder, name + ".json")) as file:
                 report = json.load(file)
         held = [finding["held"] for finding in findings]
@@ -70,69 +71,69 @@ class Small(unittest.TestCase):
         self.assertIn("✓", answer.stdout)
         return report, {finding["what"]: finding for finding in findings}, answer.stdout
 
-    def renders(self, path):
-        """A real renderer draws it, and not an empty sheet."""
+    def check_rendering(self, path):
+        """Checks that an SVG renderer draws the picture and that the result is not empty."""
         if not shutil.which("rsvg-convert"):
             return
         drawn = subprocess.run(["rsvg-convert", path], capture_output=True)
         self.assertEqual(drawn.returncode, 0, drawn.stderr)
         self.assertGreater(len(drawn.stdout), 3000)
 
-    def test_collectives(self):
+    def test_lab_collectives_gives_correct_results(self):
         report, findings, text = self.one("collectives")
         self.assertEqual([row["correct"] for row in report["operations"]], [True] * 8)
-        self.assertEqual(findings["broadcast of 1 MiB down a chain, K = 4, S = 1"]["measured"], "251.658 µs")
+        self.assertEqual(findings["broadcast of 1 MiB along a chain, K = 4, S = 1"]["measured"], "251.658 µs")
         self.assertIn("a0+b0+c0+d0", text)
 
-    def test_hosts(self):
+    def test_lab_hosts_counts_rounds_of_torus(self):
         report, _, text = self.one("hosts")
         rounds = {row["algorithm"]: row["rounds"] for row in report["grids"]}
         self.assertEqual(rounds["torus3d"], 12)
         if not report["measured"]:
             self.assertIn("NOT MEASURED", text)
 
-    def test_exchange(self):
+    def test_lab_exchange_gives_equal_losses(self):
         report, _, _ = self.one("exchange")
         self.assertEqual(report["ways"][0]["losses"], report["ways"][2]["losses"])
 
-    def test_staleness(self):
+    def test_lab_staleness_finds_divergence_thresholds(self):
         report, _, _ = self.one("staleness")
         for row, value in zip(report["thresholds"], (2, 1, 0.618034)):
             self.assertAlmostEqual(row["tried"], value, 3)
 
-    def test_offload(self):
+    def test_lab_offload_to_file_changes_no_loss(self):
         report, _, _ = self.one("offload")
         losses = {row["place"]: row["losses"] for row in report["places"]}
         self.assertEqual(losses["none"], losses["file"])
 
-    def test_zeropp(self):
+    def test_lab_zeropp_reduces_bytes_with_all_parts(self):
         report, _, _ = self.one("zeropp")
         together = report["parts"][-1]
         self.assertLess(together["gathers"] + together["reduction"], 0.8)
 
-    def test_activation(self):
+    def test_lab_activation_prints_textbook_formula(self):
         report, _, _ = self.one("activation")
         self.assertEqual(report["rows"][0]["formula"], "34sbh + 5as²b")
 
-    def test_policies(self):
+    def test_lab_policies_gives_equal_step_times(self):
         report, _, _ = self.one("policies")
         self.assertEqual(len({row["step_s"] for row in report["methods"]}), 1)
         self.assertEqual(report["example"]["dp"], 16)
 
-    def test_numbers(self):
+    def test_lab_numbers_counts_gpt3_parameters(self):
         report, findings, _ = self.one("numbers")
         self.assertEqual(findings["GPT-3, all parameters"]["modelled"], "174604259328")
 
 
 class Page(unittest.TestCase):
-    def test_all_writes_one_page_that_needs_nothing(self):
+    def test_all_writes_self_contained_page(self):
         with tempfile.TemporaryDirectory() as folder:
             answer = run("lab", "--all", "--only", "tensor,speedup", "--out", folder)
             self.assertEqual(answer.returncode, 0, answer.stderr)
             self.assertIn("2 labs in", answer.stdout)
             with open(os.path.join(folder, "index.html")) as file:
                 page = file.read()
-        parser = Balanced()
+        parser = HtmlChecker()
         parser.feed(page)
         self.assertEqual((parser.wrong, parser.open, parser.outside), ([], [], []))
         self.assertTrue(set(parser.anchors) <= parser.ids, parser.anchors)
@@ -148,14 +149,14 @@ class Page(unittest.TestCase):
             self.assertIn(name, listed)
             self.assertEqual(run("lab", name, "--help").returncode, 0)
 
-    def test_an_output_that_cannot_be_written_is_refused_before_the_lab_runs(self):
+    def test_rejects_unwritable_output_before_running(self):
         with tempfile.NamedTemporaryFile() as file:
             for option, path in (("--out", file.name), ("--out", file.name + "/deep"), ("--json", "/nonexistent/x.json")):
                 answer = run("lab", "numbers", "--no-run", option, path)
                 self.assertEqual((answer.returncode, answer.stdout), (4, ""), answer.stderr)
                 self.assertIn(f"{option}: got {path}", answer.stderr)
 
-    def test_refusals(self):
+    def test_rejects_invalid_options(self):
         for arguments, word in ((("--all", "--only", "nothing"), "nothing"), (("--only", "zero"), "--all"),
                                 (("--all", "zero"), "--all"), (("hosts", "--bytes", "7"), "--bytes"),
                                 (("exchange", "--nproc", "1"), "--nproc"), (("staleness", "--most", "0"), "--most"),

@@ -1,19 +1,19 @@
-"""lab context: ring attention and Ulysses between real ranks, held to the formulas."""
+"""Compares lab context (ring attention and Ulysses on real ranks) with the formulas."""
 import unittest
 
-from driving import run
+from cli_runner import run
 from lab_test import lab
 
 
 class Context(unittest.TestCase):
-    def test_work_bytes_and_agreement(self):
+    def test_work_traffic_and_results_match_formulas(self):
         text, report, words = lab(self, "context", "--nproc", "3", "--seq", "96", "--heads", "6", "--kv-heads", "3",
                                   "--head-dim", "8", "--batch", "2", "--precision", "fp64", "--rounds", "1")
         methods = {row["method"]: row for row in report["methods"]}
         self.assertEqual(list(methods), ["ring, contiguous", "ring, zig-zag", "ulysses"])
         piece = 96 // 6
         for rank in methods["ring, zig-zag"]["ranks"]:
-            # Two triangles and a square, then two squares at every step.
+            # Causal pairs per ring step: first two triangles and a square, then two squares in every step.
             self.assertEqual(rank["pairs"], [piece * piece + piece * (piece + 1)] + 2 * [2 * piece * piece])
         for r, rank in enumerate(methods["ring, contiguous"]["ranks"]):
             full = (96 // 3) ** 2
@@ -32,7 +32,7 @@ class Context(unittest.TestCase):
             self.assertIn(word, words)
         self.assertIn("(c−1)·q + c·q'", text)
 
-    def test_sums_of_short_types_travel_as_fp32(self):
+    def test_sums_of_16_bit_types_are_sent_as_fp32(self):
         _, report, _ = lab(self, "context", "--nproc", "2", "--seq", "64", "--heads", "2", "--head-dim", "8",
                            "--precision", "bf16", "--rounds", "1")
         for row in report["methods"]:
@@ -40,16 +40,16 @@ class Context(unittest.TestCase):
                 q = 2 * 32 * 2 * 8 * 2
                 self.assertEqual({rank["bytes_backward"] for rank in row["ranks"]}, {q + 2 * 2 * q})
 
-    def test_says_why_there_is_no_ulysses(self):
+    def test_reports_why_ulysses_is_unavailable(self):
         text, report, _ = lab(self, "context", "--nproc", "2", "--seq", "64", "--heads", "3", "--head-dim", "8",
                               "--bidirectional", "--rounds", "1")
-        self.assertIn("No ulysses: 3 heads do not divide over 2 ranks", text)
+        self.assertIn("Ulysses is not possible: got 3 heads, 2 ranks; expected heads to be a multiple of ranks", text)
         self.assertEqual(len(report["methods"]), 2)
         for row in report["methods"]:
             for rank in row["ranks"]:
                 self.assertEqual(rank["pairs"], [32 * 32, 32 * 32])
 
-    def test_refusals(self):
+    def test_rejects_invalid_options(self):
         for arguments, word in ((("--nproc", "1"), "--nproc"), (("--seq", "100"), "96"), (("--kv-heads", "3"), "--kv-heads"),
                                 (("--precision", "int3"), "--precision"), (("--rounds", "0"), "--rounds")):
             answer = run("lab", "context", *arguments)

@@ -1,12 +1,12 @@
-"""lab moe: a model that is really trained, ranks that really exchange rows."""
+"""Tests lab moe: trains a real mixture-of-experts model, and exchanges token rows between real ranks."""
 import json
 import os
 import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from driving import run
-from lab_marks import check_marks
+from cli_runner import run
+from findings_check import check_marks
 
 
 class Moe(unittest.TestCase):
@@ -20,7 +20,7 @@ class Moe(unittest.TestCase):
             svg = xml.etree.ElementTree.parse(os.path.join(folder, "moe.svg")).getroot()
             return answer.stdout, report, [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
 
-    def test_loads_drops_and_bytes(self):
+    def test_expert_loads_dropped_tokens_and_bytes_match_formulas(self):
         text, report, words = self.lab("--steps", "60", "--ranks", "1,2,3")
         choices = report["tokens"] * report["experts_per_token"]
         for one in report["runs"]:
@@ -46,7 +46,7 @@ class Moe(unittest.TestCase):
             self.assertIn(word, words)
             self.assertIn(word, text)
 
-    def test_refusals(self):
+    def test_rejects_invalid_options(self):
         for arguments, word in ((("--experts", "0"), "--experts"), (("--top-k", "9"), "--top-k"),
                                 (("--ranks", "9"), "--ranks"), (("--dim", "6"), "--dim")):
             answer = run("lab", "moe", *arguments)

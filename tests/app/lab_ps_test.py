@@ -1,16 +1,16 @@
-"""lab ps: real workers and servers with a straggler, and the schedules of virtual time."""
+"""Tests lab ps: real workers and parameter servers with a straggler, and push schedules in virtual time."""
 import json
 import os
 import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from driving import run
-from lab_marks import check_marks
+from cli_runner import run
+from findings_check import check_marks
 
 
 class Ps(unittest.TestCase):
-    def test_modes_and_schedules(self):
+    def test_lab_ps_measures_modes_and_push_schedules(self):
         with tempfile.TemporaryDirectory() as folder:
             answer = run("lab", "ps", "--workers", "3", "--servers", "2", "--step-ms", "2", "--slow", "20",
                          "--seconds", "0.5", "--staleness", "2", "--out", folder)
@@ -27,12 +27,12 @@ class Ps(unittest.TestCase):
         self.assertLessEqual(max(sync["steps"]) - min(sync["steps"]), 1)
         self.assertLessEqual(max(ssp["steps"]) - min(ssp["steps"]), 2 + 1)
         self.assertIn("staleness", free["note"])
-        # How fast this machine is decides nothing; that whoever need not wait does more than the slow one does.
+        # Independent of this machine's speed: workers that do not wait take more steps than the slow one.
         self.assertGreater(free["steps"][0], free["steps"][-1])
         for word in ("fifo", "priority", "10 units", "8 units"):
             self.assertIn(word, answer.stdout)
 
-    def test_refusals(self):
+    def test_rejects_invalid_options(self):
         for arguments, word in ((("--workers", "1"), "--workers"), (("--servers", "9"), "--servers"),
                                 (("--staleness", "0"), "--staleness"), (("--slow", "0.5"), "--slow")):
             answer = run("lab", "ps", *arguments)

@@ -1,12 +1,12 @@
-"""lab tensor: a divided layer and every partition of a chain, run by real ranks and held to the formulas."""
+"""Compares lab tensor (a tensor-parallel layer, and every partition of a chain of GEMMs, on real ranks) with the formulas."""
 import unittest
 
-from driving import run
+from cli_runner import run
 from lab_test import lab
 
 
 class Tensor(unittest.TestCase):
-    def test_bytes_memory_and_chains(self):
+    def test_traffic_memory_and_matrix_chain_costs_match_formulas(self):
         text, report, words = lab(self, "tensor", "--nproc", "3", "--batch", "2", "--seq", "24", "--dim", "24", "--heads",
                                   "6", "--vocab", "50", "--widths", "6,12,18,24", "--columns", "4")
         rows = {row["method"]: row for row in report["layers"]}
@@ -37,7 +37,7 @@ class Tensor(unittest.TestCase):
         self.assertIn("(t−1)/t·b·(d₁ + 2d₃)", text)
         self.assertIn("Wqkv", words)
 
-    def test_refusals(self):
+    def test_rejects_invalid_options(self):
         for arguments, word in ((("--nproc", "1"), "--nproc"), (("--heads", "5"), "Try 6"), (("--dim", "97"), "--dim"),
                                 (("--widths", "1,2,3"), "expected 4"), (("--widths", "3,4,4,4"), "multiple of --nproc"),
                                 (("--nproc", "4", "--batch", "1", "--seq", "6"), "--seq")):

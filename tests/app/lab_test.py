@@ -1,16 +1,16 @@
-"""lab zero, lab ddp and lab pipeline: small models, real ranks."""
+"""Tests lab zero, lab ddp and lab pipeline with small models on real ranks."""
 import json
 import os
 import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from driving import run
-from lab_marks import check_marks
+from cli_runner import run
+from findings_check import check_marks
 
 
 def lab(test, name, *arguments):
-    """What it printed, its report, and the words of its picture."""
+    """Runs a lab; returns its printed text, its JSON report, and the texts in its picture."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "new", "deep")
         answer = run("lab", name, *arguments, "--out", out)
@@ -25,7 +25,7 @@ def lab(test, name, *arguments):
 
 
 class Zero(unittest.TestCase):
-    def test_memory_is_what_the_formulas_say(self):
+    def test_memory_matches_formulas(self):
         text, report, words = lab(self, "zero", "--model", "gpt-tiny", "--nproc", "4")
         rows = [row for row in report["rows"] if row["tier"] == "device"]
         self.assertEqual([row["formula"] for row in rows[:4]], ["16Φ", "4Φ + 12Φ/N", "2Φ + 14Φ/N", "16Φ/N"])
@@ -37,11 +37,11 @@ class Zero(unittest.TestCase):
             self.assertEqual(len(row["ranks"]), 4)
             states = [sum(rank[state]["current"] for state in ("parameter", "gradient", "optimizer")) for rank in row["ranks"]]
             self.assertEqual(max(states), row["measured_bytes"])
-        # What is shared out is there once in all.
+        # Over all ranks together, a sharded state is stored once.
         for row, state, each in ((rows[1], "optimizer", 12), (rows[2], "gradient", 2), (rows[3], "parameter", 2)):
             total = sum(rank[state]["current"] for rank in row["ranks"])
             self.assertLess(abs(total / (each * count) - 1), 0.01, row)
-        # Offload leaves the values where they are computed with, and the rest is the host's.
+        # Offload keeps the weights on the device; all other states are on the host.
         offload = {row["tier"]: row for row in report["rows"] if row["stage"] == "offload"}
         self.assertEqual({tier: row["formula"] for tier, row in offload.items()}, {"device": "2Φ", "host": "14Φ/N"})
         for row in offload.values():
@@ -50,14 +50,14 @@ class Zero(unittest.TestCase):
             self.assertIn(word, words)
             self.assertIn(word, text)
 
-    def test_fp32_has_other_formulas(self):
+    def test_fp32_memory_matches_formulas(self):
         text, report, _ = lab(self, "zero", "--model", "gpt-tiny", "--nproc", "2", "--precision", "fp32")
         rows = [row for row in report["rows"] if row["tier"] == "device"]
         self.assertEqual([row["formula"] for row in rows[:4]], ["16Φ", "8Φ + 8Φ/N", "4Φ + 12Φ/N", "16Φ/N"])
         for row in report["rows"]:
             self.assertLess(abs(row["difference"]), 0.01, row)
 
-    def test_refusals(self):
+    def test_rejects_invalid_options(self):
         for arguments, word in ((("--nproc", "0"), "--nproc"), (("--model", "gpt-nano"), "gpt-tiny"),
                                 (("--precision", "int3"), "--precision"), (("--steps", "0"), "--steps")):
             answer = run("lab", "zero", *arguments)
@@ -66,10 +66,10 @@ class Zero(unittest.TestCase):
 
 
 class Ddp(unittest.TestCase):
-    def test_scales_waits_and_names_stragglers(self):
+    def test_reports_scaling_waits_and_stragglers(self):
         text, report, words = lab(self, "ddp", "--model", "gpt-tiny", "--ranks", "4,2", "--steps", "2", "--rounds", "2")
         rows = report["rows"]
-        self.assertEqual([row["ranks"] for row in rows], [1, 2, 4])  # one is always there to compare with
+        self.assertEqual([row["ranks"] for row in rows], [1, 2, 4])  # the run with 1 rank is always included
         self.assertEqual((rows[0]["efficiency"], rows[0]["exposed_ms"]), (1, 0))
         for row in rows:
             self.assertAlmostEqual(row["tokens_per_s"] * row["step_ms_median"] / 1e3, 32 * row["ranks"], places=3)
@@ -79,11 +79,11 @@ class Ddp(unittest.TestCase):
             self.assertGreater(row["exposed_ms"], 0)
             self.assertIn(row["slowest_rank"], range(row["ranks"]))
             self.assertIn(f"{row['ranks']} ranks: rank ", text)
-        self.assertEqual("take turns" in text, report["cores"] < 4)
+        self.assertEqual("ranks share cores" in text, report["cores"] < 4)
         for word in ("1 rank", "4 ranks", "waiting for communication"):
             self.assertIn(word, words)
 
-    def test_refusals(self):
+    def test_rejects_invalid_options(self):
         for arguments, word in ((("--ranks", "0"), "--ranks"), (("--sync", "zero9"), "zero3"), (("--batch", "0"), "--batch")):
             answer = run("lab", "ddp", *arguments)
             self.assertEqual(answer.returncode, 2, answer.stderr)
@@ -96,7 +96,7 @@ class Pipeline(unittest.TestCase):
     def drawn(self, *arguments):
         return lab(self, "pipeline", "--unit-ms", "1", *arguments)
 
-    def test_schedules_are_what_theory_says(self):
+    def test_schedules_match_theory(self):
         text, report, words = self.drawn("--stages", "3", "--micro-batches", "6", "--chunks", "2")
         rows = {row["schedule"]: row for row in report["rows"]}
         self.assertEqual(list(rows), self.NAMES)
@@ -110,7 +110,7 @@ class Pipeline(unittest.TestCase):
         self.assertEqual([rows[name]["live"] for name in self.NAMES],
                          [[1, 1, 1], [6, 6, 6], [3, 2, 1], [8, 6, 4], [3, 3, 3]])
 
-    def test_ranks_do_what_the_schedules_say(self):
+    def test_ranks_execute_schedules(self):
         _, report, _ = self.drawn("--stages", "3", "--micro-batches", "3", "--chunks", "2")
         for row in report["rows"]:
             stages = row["executed"]["stages"]
@@ -120,7 +120,7 @@ class Pipeline(unittest.TestCase):
             self.assertTrue(row["same_gradients"])
             crossings = 2 * row["micro_batches"] * (row["stages"] * row["chunks"] - 1)
             self.assertEqual(row["boundary_bytes"], crossings * row["message_bytes"])
-            # No action is shorter than its pace, and what one stage needs another has finished.
+            # No action is shorter than its nominal time, and inputs are finished before they are used.
             self.assertGreaterEqual(row["executed"]["makespan"], row["virtual"]["makespan"] * report["unit_ms"])
             begun = [{name: begin for name, begin, _ in stage["actions"]} for stage in stages]
             ended = [{name: end for name, _, end in stage["actions"]} for stage in stages]
@@ -130,12 +130,12 @@ class Pipeline(unittest.TestCase):
                     if name[0] != "W":
                         self.assertGreater(begun[second][name], ended[first][name], (row["schedule"], name))
 
-    def test_what_takes_whole_rounds_is_left_out_of_others(self):
+    def test_skips_interleaved_when_micro_batches_do_not_divide(self):
         text, report, _ = self.drawn("--stages", "2", "--micro-batches", "1")
         self.assertEqual([row["schedule"] for row in report["rows"]], [name for name in self.NAMES if name != "interleaved"])
         self.assertIn("Left out: interleaved", text)
 
-    def test_a_schedule_of_ones_own(self):
+    def test_accepts_schedule_file(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "own.pipeline")
             with open(path, "w") as file:
@@ -151,7 +151,7 @@ class Pipeline(unittest.TestCase):
             self.assertEqual(answer.returncode, 4, answer.stderr)
             self.assertIn("own.pipeline, line 6", answer.stderr)
 
-    def test_refusals(self):
+    def test_rejects_invalid_options(self):
         for arguments, word in ((("--stages", "0"), "--stages"), (("--micro-batches", "99"), "--micro-batches"),
                                 (("--unit-ms", "0"), "--unit-ms"), (("--chunks", "99"), "--chunks")):
             answer = run("lab", "pipeline", *arguments)

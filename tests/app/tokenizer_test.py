@@ -1,11 +1,11 @@
-"""espalier tokenizer: train, encode, decode."""
+"""Tests espalier tokenizer: train, encode, decode."""
 import json
 import pathlib
 import subprocess
 import tempfile
 import unittest
 
-from driving import ESPALIER, LIMIT_S, run
+from cli_runner import ESPALIER, LIMIT_S, run
 
 TEXT = "the cat sat on the mat; the cat's hat\n" * 50 + "d\u00e9j\u00e0 vu \u4e2d\u6587 12345\n" * 20
 
@@ -28,7 +28,7 @@ class Folder(unittest.TestCase):
 
 
 class Train(Folder):
-    def test_writes_a_tokenizer_json_of_the_size_asked_for(self):
+    def test_writes_tokenizer_json_of_requested_size(self):
         answer = self.train()
         self.assertEqual(answer.returncode, 0, answer.stderr)
         self.assertEqual(answer.stdout, "")
@@ -37,7 +37,7 @@ class Train(Folder):
         self.assertEqual(len(parts["model"]["merges"]), 280 - 257)
         self.assertEqual(parts["added_tokens"][0]["content"], "<|endoftext|>")
 
-    def test_threads_change_nothing_and_options_do(self):
+    def test_vocabulary_depends_on_options_but_not_on_threads(self):
         results = []
         for arguments in (["--threads", "1"], ["--threads", "3"], ["--pattern", "llama3"], ["--special", "<a>", "<b>"]):
             self.assertEqual(self.train(*arguments).returncode, 0)
@@ -46,14 +46,14 @@ class Train(Folder):
         self.assertEqual(len(set(results)), 3)
         self.assertEqual(json.loads(results[3])["model"]["vocab"]["<b>"], 1)
 
-    def test_says_when_the_text_has_too_little_in_it(self):
+    def test_reports_too_little_text(self):
         answer = run("tokenizer", "train", str(self.text), "--vocab", "50000", "-o", str(self.json))
         self.assertEqual(answer.returncode, 0)
-        self.assertIn("fewer than the 50000", answer.stderr)
+        self.assertIn("fewer than the requested 50000", answer.stderr)
 
 
 class EncodeDecode(Folder):
-    def test_text_comes_back(self):
+    def test_text_round_trips(self):
         self.train()
         for tokenizer in ("byte", str(self.json), str(self.folder)):
             ids = piped(TEXT.encode(), "encode", "-t", tokenizer)
@@ -61,14 +61,14 @@ class EncodeDecode(Folder):
             back = piped(ids.stdout, "decode", "-t", tokenizer)
             self.assertEqual(back.stdout.decode(), TEXT)
 
-    def test_any_bytes_come_back(self):
+    def test_any_bytes_round_trip(self):
         self.train()
         noise = bytes((i * 131 + i * i * 7) % 256 for i in range(20000))
         for tokenizer in ("byte", str(self.json)):
             ids = piped(noise, "encode", "-t", tokenizer, "--ordinary")
             self.assertEqual(piped(ids.stdout, "decode", "-t", tokenizer).stdout, noise)
 
-    def test_lines_records_counts_pieces_and_ids(self):
+    def test_options_for_lines_records_counts_pieces_and_ids_work(self):
         self.assertEqual(piped(b"ab\nc\n", "encode", "-t", "byte", "--lines", "--ids").stdout, b"97 98\n99\n")
         self.assertEqual(piped(b"a\n\0\0c", "encode", "-t", "byte", "-0").stdout, b"97 10\n\n99\n")
         self.assertEqual(piped(b"ab", "encode", "-t", "byte", "--pieces").stdout, b"a|b\n")
@@ -89,13 +89,13 @@ class Errors(Folder):
         for word in words:
             self.assertIn(word, answer.stderr)
 
-    def test_exit_codes_and_reasons(self):
+    def test_errors_have_exit_code_and_reason(self):
         self.check(4, ["bytes", "byte"], "encode", "-t", "bytes", str(self.text))
         self.check(4, ["none.json"], "encode", "-t", str(self.folder / "none.json"), str(self.text))
         self.check(4, ["absent"], "encode", "-t", "byte", str(self.folder / "absent"))
         self.check(2, ["257"], "decode", "-t", "byte", "--ids", "300")
         self.check(2, ["x7"], "decode", "-t", "byte", "--ids", "1 x7")
-        self.check(2, ["room"], "train", str(self.text), "--vocab", "20", "-o", str(self.json))
+        self.check(2, ["too small"], "train", str(self.text), "--vocab", "20", "-o", str(self.json))
         self.check(2, ["lama3", "llama3"], "train", str(self.text), "--vocab", "300", "-o", str(self.json), "--pattern", "lama3")
         for wrong, word in (('{"model":', "JSON"), ('{"model":{"type":"Magic"}}', "Magic"), ("{}", "model")):
             self.json.write_text(wrong)
@@ -103,7 +103,7 @@ class Errors(Folder):
 
 
 class Help(unittest.TestCase):
-    def test_fits_a_screen_and_names_the_patterns(self):
+    def test_help_fits_screen_and_lists_patterns(self):
         for command in ([], ["train"], ["encode"], ["decode"]):
             answer = run("tokenizer", *command, "--help")
             self.assertEqual(answer.returncode, 0)

@@ -1,12 +1,17 @@
-"""espalier dash and espalier report, as a user and as a stranger meet them."""
+"""Tests espalier dash and espalier report in normal use and under attack."""
 import itertools
 import json
 import os
 import pathlib
 import re
+import resource
 import shutil
+import socket
+import statistics
 import subprocess
 import sys
+import threading
+import time
 import unittest
 import urllib.parse
 
@@ -14,11 +19,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import dashboard
 from dashboard import ESPALIER, Server, browser, eventually, temporary, train, train_arguments
 
+LONG = os.environ.get("ESPALIER_TEST_LONG") == "1"
+LIMIT_S = 0.1  # for a request under load
 EVIL = "<img src=x onerror=window.pwned=1>"
 
 
 class WithRun(unittest.TestCase):
-    """One real run of two ranks, a pipeline, for all tests of a class."""
+    """Base class: all tests of a class use one real run of two ranks in a pipeline."""
 
     @classmethod
     def setUpClass(cls):
@@ -39,7 +46,7 @@ class Http(WithRun):
     def tearDownClass(cls):
         cls.server.__exit__()
 
-    def test_answers_what_the_page_asks(self):
+    def test_serves_page_requests(self):
         self.assertEqual([run["name"] for run in self.server.api("runs")["runs"]], ["small"])
         loss = self.server.api("series?run=small&keys=loss")["keys"]["loss"]
         logged = [json.loads(line) for line in (self.runs / "small/metrics.jsonl").read_text().splitlines()]
@@ -50,18 +57,18 @@ class Http(WithRun):
         self.assertEqual(len(detail["ranks"]), 2)
         planned = [stage["allocated"] for stage in detail["plan"]["stages"]]
         for rank, plan in zip(detail["ranks"], planned):
-            self.assertLess(abs(rank["peak_bytes"] / plan - 1), 0.05, "the plan is of this run")
+            self.assertLess(abs(rank["peak_bytes"] / plan - 1), 0.05, "the planned memory must be that of this run")
         sent = detail["traffic"]["tiers"][0]["bytes"]
         counted = sum(row["bytes_sent"] for k in range(2) for row in json.loads((self.runs / f"small/ranks/rank-{k}.json").read_text())["comm"])
         self.assertAlmostEqual(sum(sum(tier["bytes"]) for tier in detail["traffic"]["tiers"]), counted, delta=1)
-        self.assertEqual(sent[0], 0, "nobody sends to itself")
+        self.assertEqual(sent[0], 0, "a rank sends nothing to itself")
         trace = self.server.api("timeline?run=small&buckets=4000")
         self.assertEqual(len(trace["ranks"]), 2)
         self.assertEqual(len(trace["steps"]), 12)
         self.assertTrue(any(re.fullmatch(r"F\d+", name) for name in trace["names"]), "actions of the pipeline by name")
         self.assertGreater(trace["steps"][5][2], 0, "two stages cannot both be busy all the time")
 
-    def test_strangers_are_refused(self):
+    def test_rejects_foreign_requests(self):
         token, port = self.server.token, self.server.port
         page = f"/{token}/"
         for path, headers, status in ((page, {}, 200), ("/", {}, 403), ("/wrong/", {}, 403), (page, {"Host": "evil.example"}, 421),
@@ -77,34 +84,83 @@ class Http(WithRun):
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
             self.assertEqual(self.server.ask(page, method)[0].status, 405)
 
-    def test_only_the_loopback_listens(self):
+    def test_listens_on_loopback_only(self):
         listening = pathlib.Path("/proc/net/tcp").read_text() + pathlib.Path("/proc/net/tcp6").read_text()
         lines = [line.split() for line in listening.splitlines() if f":{self.server.port:04X}" in line.split()[1] and line.split()[3] == "0A"]
         self.assertEqual([line[1].split(":")[0] for line in lines], ["0100007F"])
 
-    def test_nothing_outside_of_the_folder(self):
+    def test_serves_nothing_outside_of_folder(self):
         for run in ("..", "%2e%2e", "/etc", "small/../..", "small%00"):
             self.assertIn(self.server.ask(f"/{self.server.token}/api/run?run={run}")[0].status, (400, 404))
         for what in ("plan/search?model=/etc/passwd&cluster=selene", "plan/search?model=gpt2-124m&cluster=../x.toml"):
             self.assertEqual(self.server.ask(f"/{self.server.token}/api/{what}")[0].status, 404)
 
-    def test_plans(self):
+    def test_serves_planner(self):
         found = self.server.api("plan/search?model=gpt2-1558m&cluster=dgx-a100&gpus=8&batch=64")
         self.assertEqual(found["gpus"], 8)
         self.assertGreater(len(found["points"]), 10)
         self.assertTrue(all(one["memory_bytes"] <= found["capacity"] for one in found["points"]))
         self.assertEqual(found["top"][0]["step_s"], min(one["step_s"] for one in found["points"] + found["top"]))
         self.assertTrue(found["explain"]["time"])
+        ties = sum(one["tie"] for one in found["top"])
+        self.assertIn(f"ties: {ties} of the 10 listed layouts" if ties else "no ties", found["ties"])
         self.assertIn("needs", self.server.api("plan/search?model=gpt3-175b&cluster=one-h200&gpus=1&batch=8")["error"])
 
-    def test_ends_when_asked(self):
+    def test_ends_on_signal(self):
         with Server(self.runs) as server:
             pass
         self.assertEqual(server.code, 0)
 
 
+class Load(WithRun):
+    """Requests while other local programs connect without a request or a token."""
+    SILENT, NEW_PER_S, REQUESTS = 1000, 100, 30
+
+    def connect(self, held):
+        one = socket.socket()
+        held.append(one)
+        one.setblocking(False)
+        one.connect_ex(("127.0.0.1", self.server.port))
+
+    def test_valid_requests_succeed_while_clients_flood_the_server(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        needed = 2 * self.SILENT + 1000
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard))
+            self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        held, ended = [], threading.Event()
+        self.addCleanup(lambda: [one.close() for one in held])
+        with Server(self.runs) as self.server:
+            self.server.api("runs")
+            for _ in range(self.SILENT):
+                self.connect(held)
+
+            def flood():
+                begun = time.monotonic()
+                while not ended.wait(max(0, begun + (len(held) - self.SILENT) / self.NEW_PER_S - time.monotonic())):
+                    self.connect(held)
+
+            thread = threading.Thread(target=flood)
+            thread.start()
+            taken = []
+            try:
+                for _ in range(self.REQUESTS):
+                    begun = time.monotonic()
+                    self.assertEqual([run["name"] for run in self.server.api("runs")["runs"]], ["small"])
+                    taken.append(time.monotonic() - begun)
+                    time.sleep(0.1)
+            finally:
+                ended.set()
+                thread.join()
+        print(f"{len(held)} silent connections, {self.NEW_PER_S} of them new in each second: {len(taken)} requests took "
+              f"{1e3 * statistics.median(taken):.1f} ms (median), {1e3 * max(taken):.1f} ms at most")
+        self.assertGreater(len(held), self.SILENT + self.NEW_PER_S)
+        if LONG:  # only there, because it runs alone on the machine
+            self.assertLessEqual(max(taken), LIMIT_S, sorted(taken)[-5:])
+
+
 class Report(WithRun):
-    def test_is_one_file_that_needs_nobody(self):
+    def test_report_is_self_contained(self):
         path = subprocess.run([ESPALIER, "report", str(self.runs / "small")], check=True, capture_output=True, text=True, timeout=60).stdout.strip()
         self.assertEqual(path, str(self.runs / "small/report.html"))
         page = pathlib.Path(path).read_text()
@@ -119,13 +175,13 @@ class Report(WithRun):
         again = subprocess.run([ESPALIER, "report", str(self.runs / "small"), "--out", "-"], check=True, capture_output=True, text=True, timeout=60).stdout
         self.assertEqual(json.loads(re.search(r'id="data">(.*?)</script>', again, re.S)[1])["runs"][0]["sample"], sample)
 
-    def test_says_why_there_is_no_sample(self):
+    def test_reports_why_sample_is_missing(self):
         bare = self.runs / "bare"
         shutil.copytree(self.runs / "small", bare, ignore=shutil.ignore_patterns("checkpoints"))
         page = subprocess.run([ESPALIER, "report", str(bare), "--out", "-"], check=True, capture_output=True, text=True, timeout=60).stdout
         self.assertIn("checkpoint", json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])["runs"][0]["sample"]["none"])
 
-    def test_folders_of_one_name_stay_apart(self):
+    def test_adds_parent_folder_to_equal_run_names(self):
         other = self.folder / "other/small"
         shutil.copytree(self.runs / "small", other)
         (other / "summary.json").unlink()
@@ -133,7 +189,7 @@ class Report(WithRun):
         runs = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])["runs"]
         self.assertEqual([run["brief"]["name"] for run in runs], ["runs/small", "other/small"])
 
-    def test_names_stay_names(self):
+    def test_run_names_are_escaped(self):
         evil = self.runs / EVIL
         shutil.copytree(self.runs / "small", evil)
         with open(evil / "run.toml", "a") as file:
@@ -144,14 +200,14 @@ class Report(WithRun):
         self.assertEqual(page.count("<script"), 2)  # the data and the page's own
         self.assertNotIn("<img src=x", page)
 
-    def test_no_run_folder(self):
+    def test_rejects_folder_without_run(self):
         done = subprocess.run([ESPALIER, "report", "/tmp"], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 4)
         self.assertIn("expected a run folder", done.stderr)
 
 
 class Page(WithRun):
-    """In headless Chromium."""
+    """Tests of the page in headless Chromium."""
 
     @classmethod
     def setUpClass(cls):
@@ -170,7 +226,7 @@ class Page(WithRun):
         return self.chrome.execute_script(code, *arguments)
 
     def quiet(self):
-        """Nothing was blocked and nothing threw."""
+        """Checks that the page blocked no resource and threw no exception."""
         self.assertEqual([entry["message"] for entry in self.chrome.get_log("browser") if entry["level"] == "SEVERE"], [])
 
     def test_a_shows_the_run(self):
@@ -182,21 +238,21 @@ class Page(WithRun):
         for wanted in ("Loss", "MFU", "Memory of each rank", "Communication", "Restarts and faults", "bubble", "rank 1"):
             self.assertIn(wanted, text)
         self.quiet()
-        # A script in a name is text.
+        # A script in a run name is shown as text.
         self.assertIn(EVIL, text)
         self.assertIsNone(self.js("return window.pwned || null"))
         self.assertEqual(self.js("return document.querySelectorAll('img').length"), 0)
 
-    def test_b_timeline_zooms_and_tells(self):
+    def test_b_timeline_zooms_and_shows_details(self):
         from selenium.webdriver.common.action_chains import ActionChains
         from selenium.webdriver.common.keys import Keys
-        if self.chrome.current_url != self.server.url:  # as the test before left it
+        if self.chrome.current_url != self.server.url:  # the previous test leaves the page open
             self.open()
         width = "return parseFloat(document.querySelector('.strip i').style.width)"
         before = eventually(lambda: self.js(width), "the strip")
         canvas = self.chrome.find_element("css selector", ".timeline canvas")
         self.js("arguments[0].scrollIntoView({block: 'center'})", canvas)
-        places = itertools.cycle(range(-300, 400, 30))  # a rank may stand idle where one looks first
+        places = itertools.cycle(range(-300, 400, 30))  # the first position may show an idle rank
 
         def tip_somewhere():
             ActionChains(self.chrome, duration=20).move_to_element_with_offset(canvas, next(places), -int(canvas.size["height"] / 2) + 30).perform()
@@ -222,7 +278,7 @@ class Page(WithRun):
         eventually(lambda: not self.js(shown), "all steps again")
         self.quiet()
 
-    def test_c_lives(self):
+    def test_c_updates_live(self):
         live = subprocess.Popen(train_arguments(self.folder, "live", "--set", "train.steps=1000000"),
                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
@@ -247,7 +303,7 @@ class Page(WithRun):
             live.wait(timeout=60)
         self.quiet()
 
-    def test_d_plans(self):
+    def test_d_planner_page_updates_plan(self):
         self.open("#planner")
         words = "const p = document.querySelector('#main b'); return p ? p.textContent : ''"
         first = eventually(lambda: self.js(words), "a plan")
@@ -257,6 +313,7 @@ class Page(WithRun):
         second = eventually(lambda: self.js(words) != first and self.js(words), "another plan")
         self.assertIn("dp", second)
         self.assertGreater(self.js("return document.querySelectorAll('.scatter circle').length"), 50)
+        self.assertRegex(self.js("return document.querySelector('#main').textContent"), r"(no ties|ties: \d+ of the \d+ listed layouts)")
         chosen = "return document.querySelector('button[aria-pressed=true]')?.textContent"
         before = self.js(chosen)
         self.js("document.querySelectorAll('td button')[3].click()")
@@ -264,7 +321,7 @@ class Page(WithRun):
         self.assertEqual(self.js("return document.querySelectorAll('.scatter .chosen').length"), 1)
         self.quiet()
 
-    def test_e_fits_phones_and_the_night(self):
+    def test_e_supports_phones_and_dark_mode(self):
         views = [(360, "dark", ("", "#planner")), (1300, "light", ("",))]
         for width, scheme, pages in views if os.environ.get("ESPALIER_TEST_LONG") else views[:1]:
             self.chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600})
@@ -276,7 +333,7 @@ class Page(WithRun):
                 self.assertLessEqual(self.js("return document.documentElement.scrollWidth - innerWidth"), 0, (width, where))
             background = self.js("return getComputedStyle(document.body).backgroundColor")
             self.assertEqual(sum(map(int, re.findall(r"\d+", background)[:3])) < 200, scheme == "dark")
-        # Every control has a name for those who hear it.
+        # Every control has a name for screen readers.
         nameless = """return [...document.querySelectorAll('button, select, input, canvas, svg[role=img]')].filter((e) =>
             !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).map((e) => e.outerHTML.slice(0, 80))"""
         self.assertEqual(self.js(nameless), [])
@@ -302,7 +359,7 @@ class Page(WithRun):
         labels = "return [...document.querySelectorAll('.chart svg')[0].querySelectorAll('text')].filter((t) => t.getAttribute('text-anchor') === 'middle').map((t) => t.textContent)"
         self.assertEqual(self.js(labels)[0], "1")
         self.assertNotIn("0", self.js(labels))
-        # Two by two is a table.
+        # With two ranks the traffic matrix is a table.
         self.assertEqual(self.js("return document.querySelectorAll('.matrix > div:first-child tbody tr').length"), 2)
         self.assertEqual(self.js("return document.querySelector('.matrix canvas').clientHeight"), 0)
         # The list of runs can be filtered.
@@ -320,7 +377,7 @@ class Page(WithRun):
         self.assertEqual(self.js(names), before)
         self.quiet()
 
-    def test_j_an_unreadable_run_is_named_beside_the_others(self):
+    def test_j_lists_unreadable_run(self):
         broken = self.runs / "broken"
         broken.mkdir()
         os.mkfifo(broken / "metrics.jsonl")
@@ -334,9 +391,9 @@ class Page(WithRun):
         eventually(lambda: self.js("return document.querySelectorAll('svg polyline.curve').length") > 0, "curves of the others")
         self.assertEqual(self.js("return document.getElementById('link').textContent"), "live")
 
-    def test_f_other_sites_are_refused(self):
+    def test_f_rejects_other_sites(self):
         port, token = self.server.port, self.server.token
-        self.chrome.get(f"http://evil.example:{port}/{token}/")  # a name that was made to mean this machine
+        self.chrome.get(f"http://evil.example:{port}/{token}/")  # DNS rebinding: this name resolves to this machine
         self.assertIn("answers to 127.0.0.1", self.js("return document.body.innerText"))
         other = subprocess.Popen([sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(self.folder)],
                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -362,7 +419,7 @@ class Page(WithRun):
         self.chrome.get(out.as_uri())
         eventually(lambda: self.js("return document.querySelectorAll('svg polyline.curve').length") >= 7, "curves")
         eventually(lambda: "bubble" in self.js("return document.body.innerText"), "the timeline's words")
-        # It begins with what the run is.
+        # The page begins with the run's description.
         text = self.js("return document.querySelector('#main section.card').innerText")
         for words in ("About this run", "Model", "gpt", "2 layers", "Data", "text.txt", "Method", "allreduce", "pp=2", "Hardware",
                       "2 ranks on 1 host", "Duration", "12 steps", "What it writes", "seed 1"):
@@ -372,11 +429,11 @@ class Page(WithRun):
         self.assertIsNone(self.js("return window.pwned || null"))
         self.quiet()
 
-    def test_h_a_run_without_a_trace_leaves_no_gap(self):
-        apart = self.folder / "untraced"
-        shutil.copytree(self.runs / "small", apart / "plain")
-        (apart / "plain" / "trace.json").unlink()
-        with Server(apart) as server:
+    def test_h_shows_run_without_trace(self):
+        untraced = self.folder / "untraced"
+        shutil.copytree(self.runs / "small", untraced / "plain")
+        (untraced / "plain" / "trace.json").unlink()
+        with Server(untraced) as server:
             self.chrome.get(server.url)
             eventually(lambda: "no trace yet" in self.js("return document.querySelector('.timeline').innerText"), "what is missing")
             for part in (".timeline canvas", ".timeline .strip"):
@@ -384,7 +441,7 @@ class Page(WithRun):
 
 
 def poisoned(value, path=()):
-    """The same JSON with a script in every string and in a name more of every object; what the format needs stays."""
+    """Returns the JSON with a script in every string and in an additional key of every object; required values are kept."""
     kept = {"event", "ph", "cat", "kind"}
     if isinstance(value, dict):
         return {**{key: one if key in kept else poisoned(one, (*path, key)) for key, one in value.items()}, EVIL: EVIL}
@@ -394,7 +451,7 @@ def poisoned(value, path=()):
 
 
 class Hostile(WithRun):
-    """Run folders written to harm whoever looks at them, in headless Chromium."""
+    """Malicious run folders, viewed in headless Chromium."""
 
     @classmethod
     def setUpClass(cls):
@@ -404,7 +461,7 @@ class Hostile(WithRun):
         good, cls.runs = cls.runs / "small", cls.folder / "hostile"
         shutil.copytree(good, cls.runs / "good")
         lines = lambda path: [json.loads(line) for line in path.read_text().splitlines()]
-        # Every text of every file is markup.
+        # Every text of every file contains markup.
         evil = cls.runs / EVIL
         shutil.copytree(good, evil)
         run_file = (evil / "run.toml").read_text()
@@ -414,7 +471,7 @@ class Hostile(WithRun):
                 (evil / name).write_text("".join(json.dumps(poisoned(line)) + "\n" for line in lines(evil / name)))
         for path in [evil / "summary.json", *evil.glob("ranks/*.json"), evil / "trace.json"]:
             path.write_text(json.dumps(poisoned(json.loads(path.read_text()))))
-        # Files whose errors quote them, bytes that are no text, lines without an end, numbers beyond any range.
+        # Files quoted by error messages, invalid UTF-8, endless lines, out-of-range numbers.
         quoting = cls.runs / "quoting"
         shutil.copytree(good, quoting)
         (quoting / "run.toml").write_text(f'["{EVIL}"]\n"{EVIL}" = "{EVIL}"\n')
@@ -430,13 +487,13 @@ class Hostile(WithRun):
         with open(huge / "metrics.jsonl", "a") as file:
             for step in (10**20, -1, 1.5, "12", None, [1]):
                 file.write(json.dumps({"step": step, "loss": 1e308, "tokens_per_s": -1e308, "val_loss": EVIL}) + "\n")
-        # Names that turn the line around, end it, or look like markup of attributes.
+        # Names with bidirectional controls, line ends, or attribute markup.
         for name in ("\u202egnp.run", 'a" onmouseover="window.pwned=1', "two\nlines", "'><script>window.pwned=1<", "&lt;b&gt;", "#planner", "%2e%2e"):
             shutil.copytree(good, cls.runs / name.replace("/", ""))
         cls.server = Server(cls.runs)
         cls.addClassCleanup(cls.server.__exit__)
 
-    def test_every_run_is_shown_as_text(self):
+    def test_hostile_runs_are_shown_as_text(self):
         js = self.chrome.execute_script
         self.chrome.get(self.server.url)
         names = eventually(lambda: js("return [...document.querySelectorAll('.runs input')].map((i) => i.dataset.run)"), "the list")
@@ -450,10 +507,10 @@ class Hostile(WithRun):
                   for (let box; (box = boxes().find((one) => one.checked && one.dataset.run !== arguments[0]));) box.click();
                   const box = boxes().find((one) => one.dataset.run === arguments[0]);
                   if (!box.checked) box.click();""", name)
-            eventually(lambda: name.split()[0] in js("return document.title"), f"{name!r} looked at")
+            eventually(lambda: name.split()[0] in js("return document.title"), f"the page of {name!r}")
             answer, _ = self.server.ask(f"/{self.server.token}/api/run?run={urllib.parse.quote(name)}")
             self.assertEqual(answer.status, 200, name)
-        # One that is well goes on being shown, after all of them.
+        # A valid run is still shown after all of them.
         eventually(lambda: js("return document.querySelectorAll('svg polyline.curve').length") > 0, "curves of a good run")
         self.assertIsNone(js("return window.pwned || null"))
         self.assertEqual(js("return document.querySelectorAll('img, iframe, object, embed').length"), 0)
@@ -462,7 +519,7 @@ class Hostile(WithRun):
         self.assertEqual([one for one in requests if not one.startswith(self.server.url)], [])
         self.assertEqual([entry["message"] for entry in self.chrome.get_log("browser") if "Content Security Policy" in entry["message"]], [])
 
-    def test_reports_of_them_are_text(self):
+    def test_reports_of_hostile_runs_are_text(self):
         for run in sorted(self.runs.iterdir()):
             out = self.folder / "report.html"
             made = subprocess.run([ESPALIER, "report", str(run), "--out", str(out)], capture_output=True, text=True, timeout=60)

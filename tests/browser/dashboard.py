@@ -1,4 +1,4 @@
-"""What the tests of the dashboard share: a small run on two ranks, a server, a browser."""
+"""Shared code of dashboard tests: a small run on two ranks, a server, a browser."""
 import http.client
 import importlib.util
 import json
@@ -39,7 +39,7 @@ trace = true
 
 
 def train_arguments(folder, run, *more):
-    """A run of two ranks, a pipeline, in DIR/run."""
+    """Arguments of a run of two ranks in a pipeline, in DIR/run."""
     text = folder / "text.txt"
     if not text.exists():
         text.write_text("An espalier is a tree trained along a frame. " * 400)
@@ -53,7 +53,7 @@ def train(folder, run, *more):
 
 
 class Server:
-    """`espalier dash` over a folder; a context manager."""
+    """Runs `espalier dash` on a folder while the context is open."""
 
     def __init__(self, folder):
         self.process = subprocess.Popen([ESPALIER, "dash", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -88,9 +88,9 @@ class Server:
 
 
 def browser(width=1300, height=900, rules=None):
-    """Headless Chromium, or a skip that says what is missing."""
+    """Headless Chromium; skips the test with the reason if it is missing."""
     if importlib.util.find_spec("selenium") is None:
-        sys.path.append("/usr/lib/python3/dist-packages")  # Debian's, for an interpreter that is not Debian's
+        sys.path.append("/usr/lib/python3/dist-packages")  # Debian's packages, for a Python that is not Debian's
     try:
         from selenium import webdriver
         from selenium.webdriver.chrome.service import Service
@@ -113,17 +113,17 @@ def browser(width=1300, height=900, rules=None):
 
 
 def eventually(check, what, seconds=30):
-    """Waits for a condition; the deadline is for hangs, not for speed."""
+    """Waits until the condition holds; a generous deadline ends the test if it never does."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
             found = check()
-        except Exception as error:  # elements are replaced while the page lives
+        except Exception as error:  # the page replaces elements while it updates
             found, what = None, f"{what} ({error.__class__.__name__})"
         if found:
             return found
         time.sleep(0.1)
-    raise AssertionError(f"never came: {what}")
+    raise AssertionError(f"timed out after {seconds} s waiting for: {what}")
 
 
 def temporary():

@@ -1,4 +1,4 @@
-"""Writes a run folder as a long training on many ranks leaves it: python3 large_run.py DIR [STEPS RANKS SPANS_PER_RANK]."""
+"""Writes a run folder like that of a long training run on many ranks: python3 large_run.py DIR [STEPS RANKS SPANS_PER_RANK]."""
 import json
 import math
 import pathlib

@@ -1,9 +1,9 @@
-// What a transport needs to be held to the suite: a way to run a body on some ranks. To add one: a function here of the
-// shape of FixtureRow::run, and one line in the table of fixtures.cpp.
+// A fixture runs the tests of the conformance suite on one transport: it runs a test body on a number of ranks. To add
+// a fixture, write a function of the type of FixtureRow::run and add a row to the table in fixtures.cpp.
 //
-// The body runs once per rank, in whatever a rank is for this transport: a thread, a forked process, or the one rank
-// this process itself is (a launcher started all of them on the same test, in the same order). It speaks for itself
-// only: expectations are checked on the rank that made them, and nothing is shared but what the transport carries.
+// The body runs once per rank. A rank is a thread, a forked process, or this process (under mpirun, where all ranks run
+// the same tests in the same order). Each rank checks its own expectations. Ranks exchange data only through the
+// transport.
 #pragma once
 
 #include <functional>
@@ -17,12 +17,12 @@ namespace esp::net {
 using Body = std::function<void(const World& world, const Group& group)>;
 
 struct FixtureRow {
-  std::string_view transport;  // a row of transports.cpp, or "auto"
-  // Runs the body on `size` ranks; false when it cannot have that many, and the test is then skipped aloud. Each run
-  // has a Fate of its own, so that a loss in one test is not remembered in the next. A rank that fails an expectation
-  // or throws makes the test fail.
+  std::string_view transport;  // name of a row in transports.cpp, or "auto"
+  // Runs the body on `size` ranks. Returns false if the fixture cannot have that many ranks; the test is then reported
+  // as skipped. Each run has a new PeerStatus, so that a loss in one test does not affect the next. A rank that fails
+  // an expectation or throws makes the test fail.
   bool (*run)(int size, const Body& body);
-  bool processes;  // ranks are processes: each can count its own descriptors and threads
+  bool processes;  // true if ranks are processes, so that each can count its descriptors and threads
 };
 std::span<const FixtureRow> fixtures();
 

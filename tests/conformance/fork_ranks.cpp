@@ -17,13 +17,14 @@
 
 #include "esp/base/check.h"
 #include "esp/base/error.h"
-#include "esp/net/fate.h"
 #include "esp/net/listener.h"
+#include "esp/net/peer_status.h"
 
 namespace esp::net {
 namespace {
 
-// A fixed table under one process-shared lock; waiting is looking again every half millisecond.
+// A store in shared memory: a table of fixed size with one lock for all processes. A waiting get polls every half
+// millisecond.
 class ForkedStore final : public Store {
  public:
   ForkedStore() {
@@ -45,7 +46,8 @@ class ForkedStore final : public Store {
   std::string get(std::string_view key, Deadline deadline) override {
     for (;; std::this_thread::sleep_for(std::chrono::microseconds(500))) {
       if (auto value = try_get(key)) return *value;
-      if (deadline.passed()) throw CommError(CommError::Kind::timeout, -1, fmt::format("nobody set \"{}\"", key));
+      if (deadline.passed())
+        throw CommError(CommError::Kind::timeout, -1, fmt::format("timed out waiting for key \"{}\"", key));
     }
   }
   std::optional<std::string> try_get(std::string_view key) override {
@@ -72,7 +74,7 @@ class ForkedStore final : public Store {
     char value[256];
   };
   struct Table {
-    pthread_mutex_t mutex;  // guards entries
+    pthread_mutex_t mutex;  // guards the entries of the table
     Entry entries[4096];
   };
   struct Lock {
@@ -89,8 +91,7 @@ class ForkedStore final : public Store {
   void put(std::string_view key, std::string_view value) {
     Entry* entry = find(key);
     if (!entry) entry = find("");
-    ESP_CHECK(entry && key.size() < sizeof entry->key && value.size() < sizeof entry->value,
-              "store of the test is full");
+    ESP_CHECK(entry && key.size() < sizeof entry->key && value.size() < sizeof entry->value, "the test store is full");
     std::memcpy(entry->key, key.data(), key.size());
     entry->key[key.size()] = '\0';
     std::memcpy(entry->value, value.data(), value.size());
@@ -100,7 +101,7 @@ class ForkedStore final : public Store {
   Table* table_;
 };
 
-// The exit code tells the parent whether the rank was content.
+// Runs the body in a child process. Returns its exit code: 0 if it did not throw and no expectation failed.
 int run_child(World& world, const std::function<void(World&)>& body) {
   try {
     body(world);
@@ -111,7 +112,7 @@ int run_child(World& world, const std::function<void(World&)>& body) {
   return ::testing::Test::HasFailure() ? 1 : 0;
 }
 
-// Opens this rank's ear and learns where the others have theirs.
+// Opens the listener of this rank and exchanges ports with the other ranks.
 void listen(World& world) {
   world.listener = std::make_shared<Listener>("127.0.0.1", 0, world.secret, world.job);
   world.store->set(fmt::format("port/{}", world.rank), std::to_string(world.listener->port()));
@@ -150,7 +151,7 @@ void fork_ranks(int size, const std::function<void(World&)>& body, const ForkOpt
   for (int peer = 0; peer < size; ++peer)
     world.peers.push_back({.host = fmt::format("host{}", peer / per_host), .process = static_cast<uint64_t>(peer) + 1});
 
-  std::fflush(nullptr);  // or every child prints the parent's buffer again
+  std::fflush(nullptr);  // empties the buffer before fork(); otherwise every child would print its content again
   std::vector<pid_t> children;
   for (int rank = 0; rank < size; ++rank) {
     pid_t child = fork();
@@ -158,7 +159,7 @@ void fork_ranks(int size, const std::function<void(World&)>& body, const ForkOpt
     if (child == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       world.rank = rank;
-      world.fate = std::make_shared<Fate>();
+      world.peer_status = std::make_shared<PeerStatus>();
       int code = run_child(world, [&](World& mine) {
         if (options.listen) listen(mine);
         body(mine);

@@ -1,5 +1,5 @@
-// Ranks as forked children of the test, with a store in memory they share. No rendezvous, no watch: what is under test
-// is the transport alone.
+// Runs ranks as forked children of the test, with a store in shared memory. There is no rendezvous and no failure
+// detector, so only the transport is under test.
 #pragma once
 
 #include <functional>
@@ -9,12 +9,12 @@
 namespace esp::net {
 
 struct ForkOptions {
-  bool listen = false;     // every rank listens on loopback, for transports over sockets
-  int ranks_per_host = 0;  // 0: all on one; else groups of so many pretend to be hosts apart
+  bool listen = false;     // every rank listens on loopback, for socket transports
+  int ranks_per_host = 0;  // number of ranks on each simulated host; 0: all ranks on one host
 };
 
-// Forks `size` children, runs the body in each and waits for all. A child that throws, fails an expectation, dies or
-// outlives two minutes is a failure of the current test.
+// Forks `size` children, runs the body in each and waits for all. A child that throws, fails an expectation, is killed
+// or runs longer than two minutes fails the current test.
 void fork_ranks(int size, const std::function<void(World&)>& body, const ForkOptions& options = {});
 
 }  // namespace esp::net

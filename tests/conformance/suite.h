@@ -1,4 +1,4 @@
-// The base of every suite over the transports: one instance per row of fixtures.cpp.
+// Base class of the transport tests. Each test runs once per row of fixtures.cpp.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -6,14 +6,14 @@
 #include <memory>
 
 #include "tests/conformance/fixture.h"
-#include "tests/conformance/post.h"
+#include "tests/conformance/test_transfers.h"
 
 namespace esp::net {
 
 class TransportSuite : public ::testing::TestWithParam<FixtureRow> {
  protected:
   void run(int size, const Body& body) {
-    if (!GetParam().run(size, body)) GTEST_SKIP() << GetParam().transport << " has no " << size << " ranks here";
+    if (!GetParam().run(size, body)) GTEST_SKIP() << GetParam().transport << ": cannot start " << size << " ranks";
   }
   // Opens the transport under test on a group.
   std::unique_ptr<Transport> open(const World& world, const Group& group) {
@@ -25,8 +25,8 @@ class TransportSuite : public ::testing::TestWithParam<FixtureRow> {
     EXPECT_EQ(transport->size(), group.size());
     return transport;
   }
-  // The members of `group` once more, as another group of the same job.
-  static Group again(Group group, uint64_t which) {
+  // Returns another group of the same job with the same members.
+  static Group second_group(Group group, uint64_t which) {
     group.id = group.id * 1000 + which + 1;
     return group;
   }
@@ -38,5 +38,5 @@ inline std::string fixture_name(const ::testing::TestParamInfo<FixtureRow>& info
 
 }  // namespace esp::net
 
-#define ESP_OVER_EVERY_TRANSPORT(suite) \
-  INSTANTIATE_TEST_SUITE_P(Over, suite, ::testing::ValuesIn(esp::net::fixtures()), esp::net::fixture_name)
+#define ESP_INSTANTIATE_FOR_ALL_TRANSPORTS(suite) \
+  INSTANTIATE_TEST_SUITE_P(Transports, suite, ::testing::ValuesIn(esp::net::fixtures()), esp::net::fixture_name)

@@ -1,4 +1,4 @@
-// What every transport leaves behind: nothing.
+// Every transport releases all its resources.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -11,16 +11,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Holdings {
+struct Resources {
   size_t descriptors = 0, threads = 0, segments = 0;
-  bool operator==(const Holdings&) const = default;
-  bool within(const Holdings& other) const {
+  bool operator==(const Resources&) const = default;
+  bool within(const Resources& other) const {
     return descriptors <= other.descriptors && threads <= other.threads && segments <= other.segments;
   }
 };
 
-std::ostream& operator<<(std::ostream& out, const Holdings& holdings) {
-  return out << holdings.descriptors << " descriptors, " << holdings.threads << " threads, " << holdings.segments
+std::ostream& operator<<(std::ostream& out, const Resources& resources) {
+  return out << resources.descriptors << " descriptors, " << resources.threads << " threads, " << resources.segments
              << " segments";
 }
 
@@ -31,63 +31,64 @@ size_t entries(const fs::path& folder, const std::string& prefix = "") {
   return count;
 }
 
-// Segments are those whose name carries a process of ours, so that jobs beside us do not count.
+// Number of shared-memory segments that this process created (their names contain the process id). Segments of other
+// jobs do not count.
 size_t segments_of(pid_t pid) {
   return entries("/dev/shm", "espalier-" + std::to_string(pid) + "-");
 }
 
-Holdings holdings() {
+Resources resources() {
   return {entries("/proc/self/fd"), entries("/proc/self/task"), segments_of(getpid())};
 }
 
-// A thread that was joined may stay listed for a moment. Less than before is fine: a peer quicker than us may have been
-// waiting at our listener when we looked first.
-void expect_only(const Holdings& before) {
+// Waits until the process has no more resources than `before`; a joined thread may still be listed for a moment. Fewer
+// than before are accepted: at the first count a fast peer may have had a pending connection at the listener.
+void expect_no_leak(const Resources& before) {
   Deadline deadline = Deadline::after_ms(5000);
-  while (!holdings().within(before) && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_TRUE(holdings().within(before)) << holdings() << ", before: " << before;
+  while (!resources().within(before) && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(resources().within(before)) << resources() << ", before: " << before;
 }
 
-class TransportLeavesNothing : public TransportSuite {
+class TransportLeaks : public TransportSuite {
  protected:
-  // Opens, uses and closes; where ranks are processes each looks after itself too.
+  // Opens, uses and closes a transport. If the ranks are processes, each rank also checks its own resources.
   void open_and_close(const World& world, const Group& group, const std::function<void(Transport&)>& use) {
-    Holdings before = holdings();
+    Resources before = resources();
     {
       auto transport = open(world, group);
       use(*transport);
     }
-    if (GetParam().processes) expect_only(before);
+    if (GetParam().processes) expect_no_leak(before);
   }
 };
-ESP_OVER_EVERY_TRANSPORT(TransportLeavesNothing);
+ESP_INSTANTIATE_FOR_ALL_TRANSPORTS(TransportLeaks);
 
-TEST_P(TransportLeavesNothing, AfterUse) {
-  run(3, [](const World&, const Group&) {});  // whatever the first run sets up for good
-  Holdings before = holdings();
+TEST_P(TransportLeaks, ReleasesResourcesAfterUse) {
+  run(3, [](const World&, const Group&) {});  // the first run creates resources that the process keeps
+  Resources before = resources();
   run(3, [&](const World& world, const Group& group) {
     open_and_close(world, group, [&](Transport& transport) {
-      Post post(transport);
-      post.send((group.rank + 1) % 3, 1, 300'000);
-      post.receive((group.rank + 2) % 3, 1, 300'000);
-      post.finish();
+      TestTransfers transfers(transport);
+      transfers.send((group.rank + 1) % 3, 1, 300'000);
+      transfers.receive((group.rank + 2) % 3, 1, 300'000);
+      transfers.finish();
     });
   });
-  expect_only(before);
+  expect_no_leak(before);
 }
 
-TEST_P(TransportLeavesNothing, WhenClosedWithMessagesUnderWay) {
+TEST_P(TransportLeaks, ReleasesResourcesWhenClosedWithMessagesInFlight) {
   run(2, [](const World&, const Group&) {});
-  Holdings before = holdings();
+  Resources before = resources();
   run(2, [&](const World& world, const Group& group) {
     open_and_close(world, group, [&](Transport& transport) {
-      Post post(transport);
-      post.send(1 - group.rank, 1, 3'000'000);
-      post.receive(1 - group.rank, 2, 10);
-      // Dropped here, unfinished.
+      TestTransfers transfers(transport);
+      transfers.send(1 - group.rank, 1, 3'000'000);
+      transfers.receive(1 - group.rank, 2, 10);
+      // Here the transport is closed while both transfers are unfinished.
     });
   });
-  expect_only(before);
+  expect_no_leak(before);
 }
 
 }  // namespace

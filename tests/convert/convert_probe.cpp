@@ -1,7 +1,8 @@
-// convert_probe FOLDER IDS OUT.npy [hidden]: what a model makes of some token ids, for comparing with others'.
+// convert_probe FOLDER IDS OUT.npy [hidden]: writes a model's outputs for given token ids, for comparison with
+// `transformers`.
 //
-// IDS has one sequence per line; shorter ones are padded. OUT.npy gets the logits, or the hidden states after the last
-// block, in fp32; what belongs to padding is zero.
+// IDS contains one sequence per line; shorter sequences are padded. OUT.npy contains the logits, or the hidden states
+// after the last block, in fp32; padding positions are zero.
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -13,14 +14,14 @@
 
 #include "esp/base/error.h"
 #include "esp/obs/file.h"
-#include "esp/train/loaded.h"
+#include "esp/train/trained_model.h"
 
 namespace {
 
 using namespace esp;
 
 struct Ids {
-  std::vector<int32_t> values, lengths;  // [B, T], [B]
+  std::vector<int32_t> values, lengths;  // shapes: values [B, T], lengths [B]
   int64_t T = 0;
 };
 
@@ -65,7 +66,7 @@ int run(int argc, char** argv) {
   batch.inputs = tensor::Tensor::borrow(ids.values.data(), {B, ids.T}, DType::i32);
   batch.lengths = tensor::Tensor::borrow(ids.lengths.data(), {B}, DType::i32);
   autograd::Tape tape(loaded->context);
-  const autograd::NoRecording quiet(tape);
+  const autograd::NoGradGuard quiet(tape);
   nn::ForwardContext pass;
   pass.tape = &tape;
   const tensor::Tensor out =

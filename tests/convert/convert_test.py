@@ -1,5 +1,5 @@
-"""espalier convert with the real binary: the command, beginning a run with a folder, and both directions against
-`transformers`, with random models and with a real pretrained one."""
+"""End-to-end tests of espalier convert: the command, starting a run from a Hugging Face folder, and both directions
+compared with `transformers`, for random models and a real pretrained model."""
 import json
 import os
 import pathlib
@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 import environment
-from driving import ESPALIER, run
+from cli_runner import ESPALIER, run
 
 HERE = pathlib.Path(__file__).parent
 PROBE = os.environ.get("PROBE", "build/bin/convert_probe")
@@ -31,7 +31,7 @@ lr = 1e-2
 """
 
 
-class InFolder(unittest.TestCase):
+class TempFolderTestCase(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="espalier-convert-")
         self.addCleanup(shutil.rmtree, self.folder)
@@ -61,7 +61,7 @@ class InFolder(unittest.TestCase):
 
 
 def read_safetensors(path):
-    """Names and bytes, by the published layout alone."""
+    """Tensor names and bytes, by an independent reader of the safetensors format."""
     with open(path, "rb") as file:
         length, = struct.unpack("<Q", file.read(8))
         header, data = json.loads(file.read(length)), file.read()
@@ -70,11 +70,11 @@ def read_safetensors(path):
                       for name, entry in header.items()}
 
 
-class Commands(InFolder):
-    def test_there_and_back(self):
+class ConvertCommand(TempFolderTestCase):
+    def test_round_trips_checkpoint(self):
         source = self.trained()
         there = self.espalier("convert", source, self.path("hf"))
-        self.assertIn("vocabulary cut from 264 rows to the 257 ids", there.stderr)
+        self.assertIn("embedding cut from 264 rows to the 257 ids", there.stderr)
         self.assertRegex(there.stderr, r"llama with \d+ parameters in fp32: .*\(espalier\) → .*\(hf\)")
         self.assertEqual(there.stdout, "")
         self.assertEqual(sorted(os.listdir(self.path("hf"))),
@@ -92,7 +92,7 @@ class Commands(InFolder):
             with open(self.path("hf/" + name), "rb") as one, open(self.path("again/" + name), "rb") as other:
                 self.assertEqual(one.read(), other.read(), name)
 
-    def test_every_layout_says_the_same(self):
+    def test_every_layout_gives_same_loss(self):
         source = self.trained()
         self.espalier("convert", source, self.path("hf"))
         self.espalier("convert", self.path("hf"), self.path("back"))
@@ -102,11 +102,11 @@ class Commands(InFolder):
                                    "--temperature", "0").stdout)
             lost.add(self.espalier("eval", "--checkpoint", folder, "--text", self.path("text.txt")).stdout)
         self.assertEqual((len(said), len(lost)), (1, 1))
-        # The padding's logits count in the loss of the run, and go with the padding.
+        # The run's loss includes the logits of vocabulary padding, which conversion removes.
         own = self.espalier("generate", "--checkpoint", source, "--prompt", "the ", "--tokens", "20", "--temperature", "0")
         self.assertEqual({own.stdout}, said)
 
-    def test_without_a_tokenizer_ids_will_do(self):
+    def test_converts_without_tokenizer(self):
         self.espalier("convert", self.trained(), self.path("hf"))
         os.remove(self.path("hf/tokenizer.json"))
         answer = self.espalier("convert", self.path("hf"), self.path("back"))
@@ -117,7 +117,7 @@ class Commands(InFolder):
             self.assertIn("no tokenizer", self.espalier("generate", "--checkpoint", folder, "--prompt", "x", code=2).stderr)
             self.assertIn("tokens 5", self.espalier("eval", "--checkpoint", folder, "--ids", self.path("ids")).stdout)
 
-    def test_dtype_and_shards(self):
+    def test_converts_to_dtype_and_number_of_shards(self):
         source = self.trained()
         self.espalier("convert", source, self.path("half"), "--dtype", "bf16", "--shard-gib", "0.00001")
         with open(self.path("half/model.safetensors.index.json")) as file:
@@ -132,7 +132,7 @@ class Commands(InFolder):
         self.espalier("convert", self.path("half"), self.path("same"), "--layout", "hf")
         self.assertEqual(read_safetensors(self.path("same/model.safetensors"))[1], stored)
 
-    def test_wrong_input_is_answered_in_words(self):
+    def test_rejects_invalid_input_with_reason(self):
         source = self.trained()
         os.makedirs(self.path("full/x"))
         for arguments, code, words in [
@@ -154,29 +154,29 @@ class Commands(InFolder):
         self.assertEqual([name for name in os.listdir(self.folder) if "partial" in name], [])
 
 
-class Weights(InFolder):
-    """Weights that are not those of the model are said or refused, never silently used."""
+class Weights(TempFolderTestCase):
+    """Weights that do not belong to the model are reported or rejected, never used silently."""
 
     def setUp(self):
         super().setUp()
         self.espalier("convert", self.trained(), self.path("hf"))
 
-    def told(self, *words, code=0):
-        """stderr; what an untrained model says need not be UTF-8."""
+    def stderr_of(self, *words, code=0):
+        """Returns stderr. stdout of an untrained model may not be UTF-8."""
         answer = subprocess.run([ESPALIER, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
         self.assertEqual(answer.returncode, code, answer.stderr)
         return answer.stderr
 
-    def test_layers_that_the_config_leaves_out_are_named(self):
+    def test_names_layers_missing_in_config(self):
         config = json.loads(pathlib.Path(self.path("hf/config.json")).read_text())
         pathlib.Path(self.path("hf/config.json")).write_text(json.dumps({**config, "num_hidden_layers": 1}))
         for words in (["generate", "--checkpoint", self.path("hf"), "--prompt", "the", "--tokens", "2"],
                       ["eval", "--checkpoint", self.path("hf"), "--text", self.path("text.txt")]):
-            self.assertRegex(self.told(*words), r"hf: left out \d+ tensors unknown to this llama: .*model.layers.1.")
+            self.assertRegex(self.stderr_of(*words), r"hf: ignored \d+ tensors that a llama model does not use: .*model.layers.1.")
         answer = self.train(f'init = "{self.path("hf")}"', name="next")
-        self.assertRegex(answer.stderr, r"hf: left out \d+ tensors unknown to this llama: .*model.layers.1.")
+        self.assertRegex(answer.stderr, r"hf: ignored \d+ tensors that a llama model does not use: .*model.layers.1.")
 
-    def test_weights_that_are_not_finite_are_refused(self):
+    def test_rejects_non_finite_weights(self):
         at = self.path("hf/model.safetensors")
         size = os.path.getsize(at)
         with open(at, "r+b") as file:
@@ -184,16 +184,29 @@ class Weights(InFolder):
             file.write(struct.pack("<f", float("nan")) * 100)
         for words in (["generate", "--checkpoint", self.path("hf"), "--prompt", "the", "--tokens", "2"],
                       ["eval", "--checkpoint", self.path("hf"), "--text", self.path("text.txt")]):
-            self.assertIn("that are not finite", self.told(*words, code=4))
+            self.assertIn("that are not finite", self.stderr_of(*words, code=4))
+
+    def test_rejects_one_nan_in_unused_embedding_row(self):
+        at = self.path("hf/model.safetensors")
+        with open(at, "r+b") as file:
+            length = struct.unpack("<Q", file.read(8))[0]
+            name, entry = next((n, e) for n, e in json.loads(file.read(length)).items() if "embed_tokens" in n)
+            file.seek(8 + length + entry["data_offsets"][1] - 4)
+            file.write(struct.pack("<f", float("nan")))
+        for words in (["generate", "--checkpoint", self.path("hf"), "--prompt", "the", "--tokens", "2"],
+                      ["eval", "--checkpoint", self.path("hf"), "--text", self.path("text.txt")],
+                      ["convert", self.path("hf"), self.path("copied")]):
+            self.assertIn(f"{name}: got values that are not finite", self.stderr_of(*words, code=4))
+        self.assertFalse(os.path.exists(self.path("copied")))
 
 
-class Settings(InFolder):
-    """What a folder says beside weights and tokenizer comes back from a checkpoint, and from a run that begins with it."""
+class PreservedSettings(TempFolderTestCase):
+    """Settings of a folder beside weights and tokenizer survive conversion through a checkpoint and through a run."""
     GENERATION = {"eos_token_id": [46, 111], "bos_token_id": 1, "pad_token_id": 2, "temperature": 0.7, "do_sample": True}
     FIELDS = {"eos_token_id": [46, 111], "bos_token_id": 1, "pad_token_id": 2, "max_position_embeddings": 4096,
               "use_cache": False, "_name_or_path": "here"}
 
-    def made(self):
+    def make_folder(self):
         self.espalier("convert", self.trained(), self.path("hf"))
         self.change(self.FIELDS)
         self.write("hf/generation_config.json", json.dumps(self.GENERATION))
@@ -217,8 +230,8 @@ class Settings(InFolder):
         self.assertEqual({key: config.get(key) for key in self.FIELDS}, self.FIELDS)
         self.assertFalse(os.path.exists(self.path(f"{folder}/hf_config.json")))
 
-    def test_come_back_from_a_checkpoint(self):
-        self.made()
+    def test_survive_checkpoint_round_trip(self):
+        self.make_folder()
         self.espalier("convert", self.path("hf"), self.path("checkpoint"))
         self.espalier("convert", self.path("checkpoint"), self.path("back"))
         self.check("back")
@@ -226,11 +239,22 @@ class Settings(InFolder):
         self.espalier("convert", self.path("hf"), self.path("half"), "--layout", "hf", "--dtype", "bf16")
         self.check("half")
 
-    def test_come_back_from_a_run(self):
-        self.train(f'init = "{self.made()}"\nseq_len = 16', name="tuned")
+    def test_fine_tuning_rejects_several_dropout_rates(self):
+        folder = self.make_folder()
+        self.change({"attention_dropout": 0.25})
+        answer = self.train(f'init = "{folder}"\nseq_len = 16', name="rates", code=2)
+        self.assertIn("attention_dropout = 0.25 in config.json; expected one dropout rate", answer.stderr)
+        self.train(f'init = "{folder}"\nseq_len = 16\ndropout = 0.25', name="rates")
+
+    def test_survive_run_round_trip(self):
+        self.train(f'init = "{self.make_folder()}"\nseq_len = 16', name="tuned")
         self.espalier("convert", self.path("tuned"), self.path("back"))
         self.check("back")
-        self.train(f'init = "{self.path("tuned")}"', name="again")  # and from a run on that run
+        self.train(f'init = "{self.path("hf")}"\nseq_len = 16', "--set",
+                   f"data.tokenizer={self.path('hf/tokenizer.json')}", name="named")
+        self.espalier("convert", self.path("named"), self.path("back1"))
+        self.check("back1")
+        self.train(f'init = "{self.path("tuned")}"', name="again")  # a run started from the previous run
         self.espalier("convert", self.path("again"), self.path("back2"))
         self.check("back2")
 
@@ -239,12 +263,12 @@ class Settings(InFolder):
                                  "--temperature", "0"], capture_output=True, timeout=60, check=True)
         return answer.stdout[1:-1]
 
-    def test_a_text_ends_at_any_of_the_ids(self):
-        folder = self.made()
+    def test_generation_stops_at_any_eos_id(self):
+        folder = self.make_folder()
         self.write("hf/generation_config.json", json.dumps({"eos_token_id": 256}))
         whole = self.generated(folder)
         self.assertGreater(len(whole), 10)
-        last = whole[5]  # of the tokenizer "byte", whose ids are the bytes
+        last = whole[5]  # an id of the byte tokenizer is a byte value
         for name, ids in [("generation_config.json", [256, last]), ("config.json", last)]:
             os.remove(self.path("hf/generation_config.json"))
             self.change({"eos_token_id": 256})
@@ -259,8 +283,8 @@ class Settings(InFolder):
         answer = self.espalier("generate", "--checkpoint", folder, "--prompt", "q", code=4)
         self.assertIn('generation_config.json: eos_token_id = "x": expected an id or a list of ids', answer.stderr)
 
-    def test_fields_that_are_not_understood_are_rejected_by_name(self):
-        self.made()
+    def test_error_names_unknown_field(self):
+        self.make_folder()
         before = self.read("hf/config.json")
         for fields in [{"is_causal": False}, {"sliding_window": 8}, {"logit_scale": 0.5}, {"quantization_config": {"bits": 4}},
                        {"tie_word_embeddings": None}, {"architectures": ["LlamaForTokenClassification"]}]:
@@ -270,14 +294,14 @@ class Settings(InFolder):
             self.assertIn(f"config.json: {next(iter(fields))} = ", answer.stderr)
             self.assertFalse(os.path.exists(self.path("never")))
 
-    def test_a_tied_head_of_other_values_is_rejected(self):
-        self.made()
+    def test_rejects_tied_head_with_other_values(self):
+        self.make_folder()
         self.change({"tie_word_embeddings": True})
         answer = self.espalier("convert", self.path("hf"), self.path("never"), code=4)
-        self.assertIn("lm_head.weight differs from model.embed_tokens.weight, but config.json: tie_word_embeddings = true",
+        self.assertIn("lm_head.weight differs from model.embed_tokens.weight, but config.json has tie_word_embeddings = true",
                       answer.stderr)
 
-    def test_a_head_of_another_loss_is_not_trained_on(self):
+    def test_does_not_train_head_of_other_objective(self):
         self.write("items.jsonl", "".join(json.dumps({"text": "abc"[i % 3] * 9, "label": i % 2}) + "\n" for i in range(40)))
         self.write("run.toml", RUN.format(folder=self.folder, model='preset = "bert-tiny-classifier"\nvocab = 257\nclasses = 2',
                                           name="run", steps=1).replace("text.txt", "items.jsonl"))
@@ -295,8 +319,8 @@ class Settings(InFolder):
             self.assertIn('problem_type = "multi_label_classification"; expected "single_label_classification"', answer.stderr)
 
 
-class Counts(InFolder):
-    """`plan` counts the parameters of a config.json as the class of `transformers` has them, or says what it does not know."""
+class ParameterCounts(TempFolderTestCase):
+    """`plan` counts the parameters of a config.json as `transformers` does, or names an unsupported model."""
     CLUSTER = ["--processor", "H100", "--gpus", "1"]
 
     def plan(self, config, code=0):
@@ -304,7 +328,7 @@ class Counts(InFolder):
         pathlib.Path(self.path("model/config.json")).write_text(json.dumps(config))
         return self.espalier("plan", "estimate", "--model", self.path("model"), *self.CLUSTER, "--json", "-", code=code)
 
-    def test_parameters_are_those_of_transformers(self):
+    def test_parameter_counts_equal_transformers(self):
         rows = json.loads((HERE.parent / "data/hf_counts.json").read_text())
         families = {row["config"]["model_type"] for row in rows}
         self.assertGreaterEqual(len(families), 30)
@@ -315,7 +339,7 @@ class Counts(InFolder):
     def parameters(self, config):
         return json.loads(self.plan(config).stdout)["parameters"]
 
-    def test_other_models_are_rejected_by_name(self):
+    def test_error_names_field_of_unsupported_model(self):
         sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
                  "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 64}
         for change, words in [({"model_type": "albert"}, 'model_type = "albert": expected one of gpt2, bert, llama'),
@@ -331,19 +355,19 @@ class Counts(InFolder):
             self.assertIn(words, answer.stderr)
 
 
-class FineTuning(InFolder):
-    def test_a_run_goes_on_from_a_folder(self):
+class FineTuning(TempFolderTestCase):
+    def test_starts_run_from_folder(self):
         self.train('preset = "gpt-tiny"\nvocab = 257', steps=40)
         self.espalier("convert", self.path("run"), self.path("hf"))
         answer = self.train(f'init = "{self.path("hf")}"', name="tuned", steps=3)
         self.assertIn("parameters from " + self.path("hf"), answer.stderr)
         self.train('preset = "gpt-tiny"\nvocab = 257', name="cold", steps=3)
         self.assertLess(self.losses("tuned")[0], self.losses("cold")[0] - 1)
-        # What was tuned needs the folder no more.
+        # The fine-tuned run no longer needs the original folder.
         shutil.rmtree(self.path("hf"))
         self.espalier("generate", "--checkpoint", self.path("tuned"), "--prompt", "the ", "--tokens", "4")
 
-    def test_a_converted_checkpoint_is_resumed(self):
+    def test_resumes_converted_checkpoint(self):
         self.train('preset = "gpt-tiny"\nvocab = 257', steps=40)
         self.espalier("convert", self.path("run"), self.path("hf"))
         self.espalier("convert", self.path("hf"), self.path("start"))
@@ -351,30 +375,30 @@ class FineTuning(InFolder):
         self.assertLess(self.losses("on")[0], self.losses("run")[0] - 1)
         self.assertEqual(len(self.losses("on")), 3)
 
-    def test_a_folder_is_not_resumed_but_begun_with(self):
+    def test_rejects_folder_as_resume_checkpoint(self):
         self.train('preset = "gpt-tiny"\nvocab = 257')
         self.espalier("convert", self.path("run"), self.path("hf"))
         answer = self.train('preset = "gpt-tiny"\nvocab = 257', "--resume", self.path("hf"), name="on", code=2)
         self.assertIn("model.init", answer.stderr)
 
 
-class Folders(InFolder):
-    def test_both_directions_against_transformers(self):
+class TransformersFolders(TempFolderTestCase):
+    def test_logits_equal_transformers_in_both_directions(self):
         answer = subprocess.run([environment.python(), str(HERE / "transformers_check.py"), ESPALIER, PROBE],
                                 capture_output=True, text=True, timeout=250)
         print(answer.stdout)
         self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
 
 
-class Fields(InFolder):
-    def test_each_gives_the_same_logits_or_is_rejected(self):
+class ConfigFields(TempFolderTestCase):
+    def test_each_field_gives_same_logits_or_is_rejected(self):
         answer = subprocess.run([environment.python(), str(HERE / "fields_check.py"), PROBE], capture_output=True, text=True,
                                 timeout=580)
         print(answer.stdout)
         self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
 
 
-class Pretrained(InFolder):
+class PretrainedModel(TempFolderTestCase):
     TEXTS = ["A man is eating food.", "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.", "?",
              "The espalier is a tree trained along a frame; the frame is decided early, and every branch then knows where to go. " * 6]
 
@@ -389,7 +413,7 @@ class Pretrained(InFolder):
             json.dump(self.TEXTS, file)
         self.check("states", model, self.path("texts.json"), self.path("ids"), self.path("theirs.npy"))
 
-    def test_hidden_states_are_those_of_transformers(self):
+    def test_hidden_states_equal_transformers(self):
         model = environment.pretrained()
         self.states(model)
         self.espalier("convert", model, self.path("checkpoint"))
@@ -399,13 +423,13 @@ class Pretrained(InFolder):
             worst = float(self.check("difference", self.path("ours.npy"), self.path("theirs.npy")))
             print(f"{folder}: largest difference of hidden states {worst:.2e}")
             self.assertLessEqual(worst, LIMIT)
-        # Every tensor of the folder comes back; all it carried beside them is a list of positions.
+        # Every tensor of the folder is preserved, except the position_ids buffer.
         before = read_safetensors(os.path.join(model, "model.safetensors"))[1]
         after = read_safetensors(self.path("hf/model.safetensors"))[1]
         self.assertEqual(set(before) - set(after) - {"embeddings.position_ids"}, set())
         self.assertEqual({name: before[name] for name in after}, after)
 
-    def test_its_tokenizer_gives_the_same_ids(self):
+    def test_tokenizer_gives_same_ids(self):
         model = environment.pretrained()
         self.states(model)
         theirs = [line.split()[1:-1] for line in pathlib.Path(self.path("ids")).read_text().splitlines()]

@@ -1,9 +1,10 @@
-"""Every field of config.json against `transformers`: a folder with one changed field gives the same logits here and there, or
-is rejected here.
+"""Compares every field of config.json with `transformers`. A folder with one changed field must give the same logits in
+both programs, or espalier must reject it.
 
     python3 tests/convert/fields_check.py PROBE
 
-Prints one line per field and value, and exits 1 when any failed. Needs torch and transformers; PROBE is convert_probe."""
+Prints one line per field and value, and exits with 1 if any failed. Needs torch and transformers; PROBE is
+convert_probe."""
 import json
 import os
 import pathlib
@@ -16,11 +17,12 @@ import numpy
 import torch
 import transformers
 
-from transformers_check import LIMIT, LIMIT_S, THEIRS, difference, expected, load, sequences, shaken, write_ids
+from transformers_check import (LIMIT, LIMIT_S, TRANSFORMERS_MODELS, difference, expected, load, randomised, sequences,
+                                write_ids)
 
 KINDS = ["gpt2", "llama-grouped", "bert-masked", "bert-classes"]
 
-# Fields that releases 3 to 5 write or read, beside those of the configuration's class.
+# Fields that transformers releases 3 to 5 write or read, in addition to those of the configuration class.
 MORE = {
     "is_causal": [True, False], "is_decoder": [True, False], "add_cross_attention": [True, False],
     "is_encoder_decoder": [True, False], "cross_attention_hidden_size": [None, 16], "tie_encoder_decoder": [True, False],
@@ -52,30 +54,30 @@ def others(value):
     return [1] if value is None else []
 
 
-def theirs(folder, rows):
+def reference_logits(folder, rows):
     try:
         return expected(load(folder), rows)
-    except Exception as error:  # what they reject as well
+    except Exception as error:  # transformers rejects the value too
         return f"{type(error).__name__}: {error}".split("\n")[0]
 
 
 def verdict(probe, folder, ids, rows, field):
     done = subprocess.run([probe, folder, ids, ids + ".npy"], capture_output=True, text=True, timeout=LIMIT_S)
     if done.returncode == 4:
-        named = field in done.stderr or " is [" in done.stderr or "no tensor" in done.stderr or "heads" in done.stderr
+        named = field in done.stderr or " has shape [" in done.stderr or "no tensor" in done.stderr or "heads" in done.stderr
         return named, "rejected: " + done.stderr.strip().split("\n")[-1].split("config.json: ")[-1]
     if done.returncode != 0:
         return False, f"exit {done.returncode}: {done.stderr.strip()}"
-    want = theirs(folder, rows)
+    want = reference_logits(folder, rows)
     if isinstance(want, str):
-        return True, "read; transformers refuses it: " + want
+        return True, "read; rejected by transformers: " + want
     found = difference(numpy.load(ids + ".npy"), want)
     return found <= LIMIT, f"read; max difference {found:.2e}"
 
 
 def check(kind, work, probe):
     made = os.path.join(work, kind)
-    shaken(THEIRS[kind](), seed=3).save_pretrained(made)
+    randomised(TRANSFORMERS_MODELS[kind](), seed=3).save_pretrained(made)
     rows = sequences(7, padded=kind.startswith("bert"))
     ids = os.path.join(work, "ids")
     write_ids(ids, rows)
@@ -85,12 +87,12 @@ def check(kind, work, probe):
     for key, more in MORE.items():
         values.setdefault(key, [])
         values[key] += more
-    if kind == "bert-classes":  # the rest is that of bert-masked
+    if kind == "bert-classes":  # its other fields are covered by bert-masked
         values = {key: values.get(key, []) for key in ["id2label", "label2id", "num_labels", "problem_type", "is_decoder"]}
     for key in ["model_type", "transformers_version", "dtype", "torch_dtype"]:
         values.pop(key, None)
     if int(transformers.__version__.split(".")[0]) < 5:
-        values.pop("pretraining_tp", None)   # release 4 drops logits when it does not divide the vocabulary
+        values.pop("pretraining_tp", None)   # release 4 drops logits if this does not divide the vocabulary
         values.pop("rope_parameters", None)  # release 4 ignores it
     passed = failed = 0
     for key, list_of_values in values.items():

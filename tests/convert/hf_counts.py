@@ -1,10 +1,10 @@
-"""Writes tests/data/hf_counts.json: small configurations of the model families that `plan` counts, and how many parameters
-the class of `transformers` has that each names.
+"""Writes tests/data/hf_counts.json: small configurations of the model families that `plan` counts, with the number of
+parameters of their `transformers` classes.
 
     python3 tests/convert/hf_counts.py tests/data/hf_counts.json
 
-Needs torch and transformers 5. Nothing is allocated. The first row of a family has every field that save_pretrained
-writes, the others only those that differ from the defaults, as older releases wrote them."""
+Needs torch and transformers 5. No weights are allocated. The first row of a family has every field that save_pretrained
+writes. The other rows have only fields that differ from the defaults, like files of older releases."""
 import json
 import sys
 
@@ -24,7 +24,7 @@ FALCON = dict(hidden_size=48, num_hidden_layers=3, num_attention_heads=6, vocab_
 DISTILBERT = dict(dim=48, hidden_dim=100, n_layers=3, n_heads=4, vocab_size=131, max_position_embeddings=90)
 T5 = dict(d_model=48, d_kv=10, d_ff=100, num_layers=3, num_heads=4, vocab_size=131)
 
-# Family: its class, sizes of the first row, and what the other rows change.
+# Per family: the model class, the sizes of the first row, and the changes of the other rows.
 FAMILIES = {
     "gpt2": ("GPT2LMHeadModel", GPT, [dict(n_inner=80), dict(tie_word_embeddings=False)]),
     "llama": ("LlamaForCausalLM", LLAMA,
@@ -79,7 +79,7 @@ OTHER_CLASSES = [("bert", "BertModel"), ("bert", "BertForSequenceClassification"
 
 
 def parameters(kind, config):
-    """Of the class, with tied tables once. Not counted: the decoder's bias, which an untied BERT has twice."""
+    """Number of parameters. Tied tables count once. An untied BERT stores its decoder bias twice; it counts once."""
     with torch.device("meta"):
         model = getattr(transformers, kind)(config)
     model.tie_weights()

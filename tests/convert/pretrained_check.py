@@ -1,8 +1,8 @@
-"""A pretrained encoder by `transformers` itself, run in its environment:
+"""Runs a pretrained encoder with `transformers`, inside the virtual environment:
     pretrained_check.py states MODEL_FOLDER TEXTS.json IDS OUT.npy
-        writes the ids of each text, and the hidden states of all of them with zeros where there is padding
+        writes the ids and the hidden states of each text; padding positions are zero
     pretrained_check.py difference A.npy B.npy
-        prints the largest"""
+        prints the largest absolute difference"""
 import json
 import sys
 
@@ -28,7 +28,7 @@ def states(folder, texts, ids, out):
 def difference(one, other):
     a, b = numpy.load(one), numpy.load(other)
     assert a.shape == b.shape and a.shape[-1] == 384, (a.shape, b.shape)
-    assert numpy.abs(b).max() > 0.1, "all zero?"
+    assert numpy.abs(b).max() > 0.1, "the hidden states are all zero"
     print(float(numpy.abs(a - b).max()))
 
 

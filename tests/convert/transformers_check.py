@@ -1,9 +1,10 @@
-"""Both directions against `transformers`: folders it saved are read by us, folders we converted are read by it.
+"""Compares conversion with `transformers` in both directions: espalier reads folders saved by transformers, and transformers
+reads folders converted by espalier.
 
     python3 tests/convert/transformers_check.py BINARY PROBE [WORK_FOLDER]
 
-Prints one PASS or FAIL line per model and direction with the largest difference of logits (or hidden states), and exits 1
-when any failed. Needs torch and transformers; BINARY is espalier, PROBE is convert_probe."""
+Prints one PASS or FAIL line per model and direction with the largest difference of logits (or hidden states), and exits
+with 1 if any failed. Needs torch and transformers; BINARY is espalier, PROBE is convert_probe."""
 import json
 import os
 import subprocess
@@ -37,8 +38,8 @@ def bert(kind, **other):
     return kind(config)
 
 
-# What transformers makes, at random; biases and norms too, so that none goes unnoticed.
-THEIRS = {
+# Random models made by transformers. Biases and norms are random too, so that an ignored one is detected.
+TRANSFORMERS_MODELS = {
     "gpt2": gpt2,
     "gpt2-untied": lambda: gpt2(tie_word_embeddings=False, n_inner=80, activation_function="relu"),
     "llama-grouped": lambda: llama(num_key_value_heads=2, rope_theta=50000.0),
@@ -52,8 +53,8 @@ THEIRS = {
                                 id2label={0: "cat", 1: "dog", 2: "tree"}, label2id={"cat": 0, "dog": 1, "tree": 2}),
 }
 
-# What we train, for a few steps.
-OURS = {
+# Models that Espalier trains for a few steps.
+ESPALIER_MODELS = {
     "gpt2": 'preset = "gpt-tiny"\nvocab = 257',
     "llama-grouped": 'preset = "llama-tiny"\nvocab = 257',
     "llama-tied": 'preset = "llama-tiny"\nvocab = 257\nkv_heads = 4\ntie_embeddings = true',
@@ -75,7 +76,7 @@ lr = 1e-2
 """
 
 
-def shaken(model, seed):
+def randomised(model, seed):
     torch.manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -95,7 +96,7 @@ def write_ids(path, rows):
 
 
 def expected(model, rows):
-    """Logits, or the last hidden states, in fp32, with zeros where there is padding."""
+    """Logits or last hidden states in fp32; zero at padding positions."""
     width = max(map(len, rows))
     ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
@@ -133,13 +134,14 @@ def difference(ours, theirs):
 
 
 def load(folder):
-    """As a user loads it: by config.json alone."""
+    """Loads the model as a user would: config.json selects the class."""
     with open(os.path.join(folder, "config.json")) as file:
         kind = json.load(file)["architectures"][0]
     loader = {"BertForMaskedLM": transformers.AutoModelForMaskedLM, "BertModel": transformers.AutoModel,
               "BertForSequenceClassification": transformers.AutoModelForSequenceClassification}
     model, info = loader.get(kind, transformers.AutoModelForCausalLM).from_pretrained(folder, output_loading_info=True)
-    # A tied table has no tensor of its own; anything else that is missing would be made at random.
+    # A tied embedding table is not stored as a separate tensor. transformers would initialise any other missing tensor
+    # with random values.
     missing = [name for name in info["missing_keys"] if not name.endswith(("lm_head.weight", "decoder.weight", "decoder.bias"))]
     if missing or info["unexpected_keys"] or info["mismatched_keys"]:
         raise RuntimeError(f"missing {missing}, unexpected {info['unexpected_keys']}")
@@ -147,7 +149,7 @@ def load(folder):
 
 
 def settings(folder):
-    """Of generation, and of the configuration beyond the type that numbers are stored in."""
+    """Generation settings and configuration fields, without the storage dtype."""
     config = transformers.AutoConfig.from_pretrained(folder).to_dict()
     for key in ["_name_or_path", "transformers_version", "torch_dtype", "dtype"]:
         config.pop(key, None)
@@ -158,14 +160,14 @@ def settings(folder):
 
 
 def differing(one, other):
-    """The fields of the first settings that are others in the second."""
+    """Names of the fields of `one` that have another value in `other`."""
     return [f"{key} = {b.get(key)}, not {a[key]}" for a, b in zip(one, other) for key in a if a[key] != b.get(key)]
 
 
-def theirs_to_ours(name, work, programs, shard=None):
-    """Saved by transformers; read here as it is, and by way of a checkpoint."""
+def check_import(name, work, programs, shard=None):
+    """Espalier reads a folder saved by transformers, directly and through a checkpoint."""
     folder, ids = os.path.join(work, name), os.path.join(work, name + ".ids")
-    model = shaken(THEIRS[name](), seed=len(name))
+    model = randomised(TRANSFORMERS_MODELS[name](), seed=len(name))
     if getattr(model, "generation_config", None):
         model.generation_config.eos_token_id = model.config.eos_token_id = [7, 9]
         model.generation_config.bos_token_id = model.config.bos_token_id = 5
@@ -176,16 +178,16 @@ def theirs_to_ours(name, work, programs, shard=None):
     hidden = name == "bert-hidden"
     direct = difference(programs.probed(folder, ids, hidden), want)
     programs.espalier("convert", folder, folder + ".checkpoint")
-    by_way = difference(programs.probed(folder + ".checkpoint", ids, hidden), want)
+    through_checkpoint = difference(programs.probed(folder + ".checkpoint", ids, hidden), want)
     programs.espalier("convert", folder + ".checkpoint", folder + ".back")
     back = difference(expected(load(folder + ".back"), rows), want)
     if lost := differing(settings(folder), settings(folder + ".back")):
         raise RuntimeError("settings differ: " + ", ".join(lost))
-    return max(direct, by_way, back)
+    return max(direct, through_checkpoint, back)
 
 
-def ours_to_theirs(name, work, programs, dtype=None):
-    """Trained here, converted, and read by transformers."""
+def check_export(name, work, programs, dtype=None):
+    """transformers reads a model that Espalier trained and converted."""
     folder = os.path.join(work, "our-" + name + (dtype or ""))
     os.makedirs(folder)
     if name == "bert-classes":
@@ -197,7 +199,7 @@ def ours_to_theirs(name, work, programs, dtype=None):
         with open(data, "w") as file:
             file.write("the quick brown fox jumps over the lazy dog. " * 200)
     with open(os.path.join(folder, "run.toml"), "w") as file:
-        file.write(RUN.format(name=name, folder=folder, model=OURS[name], data=data))
+        file.write(RUN.format(name=name, folder=folder, model=ESPALIER_MODELS[name], data=data))
     programs.espalier("train", os.path.join(folder, "run.toml"))
     converted = os.path.join(folder, "hf")
     programs.espalier("convert", os.path.join(folder, "run"), converted, *(["--dtype", dtype] if dtype else []))
@@ -206,7 +208,7 @@ def ours_to_theirs(name, work, programs, dtype=None):
     write_ids(ids, rows)
     model = load(converted)
     if dtype:
-        model = model.float()  # the bits are bf16's, the arithmetic is not to be compared
+        model = model.float()  # weights are bf16; compute in fp32 so that arithmetic does not differ
         programs.espalier("convert", converted, converted + "32", "--dtype", "fp32", "--layout", "hf")
     ours = programs.probed(converted + "32" if dtype else os.path.join(folder, "run"), ids, False)
     found = difference(ours, expected(model, rows))
@@ -220,19 +222,19 @@ def ours_to_theirs(name, work, programs, dtype=None):
 def main(arguments):
     programs = Programs(*arguments[:2])
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
-    cases = [(f"transformers → espalier: {name}", theirs_to_ours, {"name": name}) for name in THEIRS]
-    cases += [(f"espalier → transformers: {name}", ours_to_theirs, {"name": name}) for name in OURS]
-    cases.append(("espalier → transformers: gpt2 in bf16", ours_to_theirs, {"name": "gpt2", "dtype": "bf16"}))
+    cases = [(f"transformers → espalier: {name}", check_import, {"name": name}) for name in TRANSFORMERS_MODELS]
+    cases += [(f"espalier → transformers: {name}", check_export, {"name": name}) for name in ESPALIER_MODELS]
+    cases.append(("espalier → transformers: gpt2 in bf16", check_export, {"name": "gpt2", "dtype": "bf16"}))
     failed = 0
     with tempfile.TemporaryDirectory() as own:
         work = arguments[2] if len(arguments) > 2 else own
-        cases.append(("transformers → espalier: llama-grouped in shards", theirs_to_ours,
+        cases.append(("transformers → espalier: llama-grouped in shards", check_import,
                       {"name": "llama-grouped", "work": os.path.join(work, "shards"), "shard": "40KB"}))
         for title, check, options in cases:
             try:
                 found = check(**{"work": work, "programs": programs, **options})
                 good, text = found <= LIMIT, f"max difference {found:.2e}"
-            except Exception as error:  # one model's trouble is told, and the next one tried
+            except Exception as error:  # report this model as failed and continue with the next
                 good, text = False, str(error)
             failed += not good
             print(f"{'PASS' if good else 'FAIL'}  {title}: {text}", flush=True)

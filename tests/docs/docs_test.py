@@ -1,5 +1,5 @@
-"""The documentation, held to what it says: links lead somewhere, code blocks are classified, their commands are known,
-and those that can run here run; the generated references are what the program prints; help fits a screen.
+"""Tests the documentation: links resolve, code blocks are classified, and their commands exist. Commands that can run
+here are run. Generated pages must equal the program's output, and help must fit a screen.
 
 By hand:  ESPALIER=build/bin/espalier python3 tests/docs/docs_test.py -v Commands       (--long: ESPALIER_TEST_LONG=1)
 """
@@ -16,7 +16,7 @@ from pages import ROOT, Block, pages
 
 ESPALIER = os.path.realpath(os.environ.get("ESPALIER", os.path.join(ROOT, "build/bin/espalier")))
 LONG = bool(os.environ.get("ESPALIER_TEST_LONG"))
-LIMIT_S = 1800 if LONG else 120  # of one block
+LIMIT_S = 1800 if LONG else 120  # time limit of one block
 TINY = os.path.join(ROOT, "tests/docs/tiny.toml")
 
 
@@ -25,7 +25,7 @@ def espalier(*arguments, limit=60):
 
 
 class Links(unittest.TestCase):
-    def test_every_link_leads_somewhere(self):
+    def test_every_link_resolves(self):
         all_pages = {page.path: page for page in pages()}
         dead, checked, outside = [], 0, 0
         for page in all_pages.values():
@@ -37,10 +37,10 @@ class Links(unittest.TestCase):
                 path, _, anchor = target.partition("#")
                 full = os.path.normpath(os.path.join(os.path.dirname(page.path), path)) if path else page.path
                 if not os.path.exists(os.path.join(ROOT, full)):
-                    dead.append(f"{page.path}:{line}: {target} is not there")
+                    dead.append(f"{page.path}:{line}: {target} does not exist")
                 elif anchor and full in all_pages and anchor not in all_pages[full].anchors():
                     dead.append(f"{page.path}:{line}: {full} has no heading #{anchor}")
-        print(f"{checked} links checked in {len(all_pages)} pages, {outside} lead outside", file=sys.stderr)
+        print(f"{checked} links checked in {len(all_pages)} pages, {outside} external links", file=sys.stderr)
         self.assertEqual(dead, [])
 
     def test_every_page_of_docs_is_in_the_index(self):
@@ -53,34 +53,33 @@ class Links(unittest.TestCase):
 
 
 class Blocks(unittest.TestCase):
-    """Nothing is run here."""
+    """Static checks; runs no commands."""
 
     def test_every_block_is_classified(self):
         wrong, counts = [], {}
         for page in pages():
-            wrong += [f"{page.path}:{line}: code that is not fenced" for line in page.indented]
+            wrong += [f"{page.path}:{line}: indented code; use a fenced block" for line in page.indented]
             for block in page.blocks:
                 if not block.kind:
-                    wrong.append(f"{block.where}: ```{block.info} says neither language nor run, long or elsewhere: REASON")
+                    wrong.append(f"{block.where}: ```{block.info} has no language, or no class (run, long, elsewhere: REASON)")
                 counts[block.kind] = counts.get(block.kind, 0) + 1
         print(f"code blocks: {counts}", file=sys.stderr)
         self.assertEqual(wrong, [])
 
     def test_every_command_is_known(self):
-        """Also of blocks that do not run here: the subcommand is there, and every option it is given."""
+        """Subcommands and options exist, also in blocks that are not run."""
         known = options_by_command()
         wrong, checked = [], 0
-        for page in pages():
-            for block in page.blocks:
-                if block.kind in ("", "text"):
-                    continue
-                for words in block.commands():
-                    checked += 1
-                    wrong += [f"{block.where}: {one}" for one in unknown_words(words, known)]
+        for block in all_blocks():
+            if block.kind in ("", "text"):
+                continue
+            for words in block.commands():
+                checked += 1
+                wrong += [f"{block.where}: {one}" for one in unknown_words(words, known)]
         print(f"{checked} commands checked against the option table", file=sys.stderr)
         self.assertEqual(wrong, [])
 
-    def test_short_forms_use_the_same_commands(self):
+    def test_short_form_of_block_uses_the_same_commands(self):
         wrong, known = [], options_by_command()
         for page in pages():
             for block in page.blocks:
@@ -91,37 +90,73 @@ class Blocks(unittest.TestCase):
                 short = {subcommand(words, known) for words in block.commands()} - {""}
                 block.text = text
                 if not whole <= short:
-                    wrong.append(f"{block.where}: shows {sorted(whole)}, its short form runs {sorted(short)} alone")
+                    wrong.append(f"{block.where}: shows {sorted(whole)}, but its short form runs only {sorted(short)}")
         self.assertEqual(wrong, [])
 
-
-    def test_every_training_run_has_a_folder_of_its_own(self):
-        """Over all pages and after ./quickstart, in whatever order a reader types them: a second run in a folder finds the
-        first one done, or is refused for its other run file. A command that resumes on purpose says so."""
+    def test_every_training_run_has_separate_folder(self):
+        """Over all pages, ./quickstart and configs/, in any order: a second run in a folder would find the first one finished,
+        or be rejected for its other run file. Commands that resume on purpose are marked; several hosts run one job."""
         wrong, checked, seen = [], 0, {}
-        with open(os.path.join(ROOT, "quickstart"), encoding="utf-8") as file:
-            quickstart = Block("quickstart", 1, "sh run", file.read().replace('"$bin"', "espalier").replace('"$run"', "$run"))
-        folders = re.findall(r"^run=(\S+)$", quickstart.text, re.M)
-        self.assertEqual(len(folders), 1, "quickstart names its run folder in a line run=FOLDER")
-        for block in [quickstart] + [one for page in pages() for one in page.blocks]:
-            if block.kind not in ("run", "long"):
+        for block in all_blocks():
+            if block.kind in ("", "text"):
                 continue
             for words in block.commands():
-                folder = run_folder(words).replace("$run", folders[0])
+                folder = run_folder(words)
                 if not folder:
                     continue
                 checked += 1
                 resumes = [one for one in words if one.startswith(("train.steps=", "--resume"))]
-                if folder in seen and (not resumes or resumes == seen[folder][1]):
-                    wrong.append(f"{block.where}: {' '.join(words)}\n    trains in {folder}, as {seen[folder][0]} does")
-                seen[folder] = (block.where, resumes)
+                host = words[words.index("--node-rank") + 1] if "--node-rank" in words else ""
+                if folder in seen:
+                    where, resumed, other_host = seen[folder]
+                    same_job = block.where == where and host != other_host
+                    if not same_job and (not resumes or resumes == resumed):
+                        wrong.append(f"{block.where}: {' '.join(words)}\n    trains in {folder}, as {where} does")
+                seen[folder] = (block.where, resumes, host)
         print(f"{checked} training runs checked", file=sys.stderr)
         self.assertFalse(wrong, "\n".join(wrong))
 
+    def test_commands_in_config_comments_are_complete(self):
+        """Options alone would be added to the command before them, whose run folder is in use."""
+        commands = 0
+        for block in config_blocks():
+            commands += sum(bool(run_folder(words)) for words in block.commands())
+            with open(os.path.join(ROOT, block.page), encoding="utf-8") as file:
+                prose = re.sub(r"^#   .*\n", "", file.read(), flags=re.M)
+            self.assertNotRegex(prose, r"(?m)^#.* --\w", block.page)
+        self.assertGreaterEqual(commands, len(os.listdir(os.path.join(ROOT, "configs"))))
+        self.assertTrue(any(run_folder(words) for words in quickstart_blocks()[1].commands()))
+
+
+def all_blocks():
+    """The blocks of all pages, and the commands of ./quickstart and of the comments in configs/."""
+    return quickstart_blocks() + config_blocks() + [block for page in pages() for block in page.blocks]
+
+
+def quickstart_blocks():
+    """./quickstart: the commands it runs, and those it prints."""
+    with open(os.path.join(ROOT, "quickstart"), encoding="utf-8") as file:
+        text = file.read()
+    folder = re.search(r"^run=(\S+)$", text, re.M).group(1)
+    for name, value in (("bin", "espalier"), ("run", folder)):
+        text = text.replace(f'"${name}"', value).replace(f"${name}", value)
+    printed = "\n".join(re.findall(r'^echo "(.*)"$', text, re.M))
+    return [Block("quickstart", 1, "sh run", text), Block("quickstart (printed)", 1, "sh elsewhere: not run", printed)]
+
+
+def config_blocks():
+    """The commands in the comments of each run file: lines that begin with "#   "."""
+    blocks = []
+    for name in sorted(os.listdir(os.path.join(ROOT, "configs"))):
+        with open(os.path.join(ROOT, "configs", name), encoding="utf-8") as file:
+            commands = "\n".join(re.findall(r"^#   (.*)$", file.read(), re.M))
+        blocks.append(Block(f"configs/{name}", 1, "sh elsewhere: not run", commands))
+    return blocks
+
 
 def run_folder(words):
-    """Where a training command writes: its --run-dir or run.dir, or runs/ and its run.name or that of its run file; empty
-    for other commands."""
+    """The run folder of a training command: its --run-dir or run.dir; else runs/ and the run.name of the command or of
+    its run file. Empty for other commands."""
     ours = of_ours(words)
     if "train" not in ours[1:] or (ours[1] != "train" and ours[1] != "launch"):
         return ""
@@ -139,7 +174,8 @@ def run_folder(words):
 
 
 def folder_of_run_file(path):
-    """runs/ and its run.name; that of its file for one that is not in the repository, or has none."""
+    """The default run folder: runs/ and the run.name in the file. If the file is not in the repository or has no run.name,
+    the file's own name is used."""
     name = os.path.splitext(os.path.basename(path))[0]
     if os.path.exists(os.path.join(ROOT, path)):
         with open(os.path.join(ROOT, path), encoding="utf-8") as file:
@@ -149,20 +185,19 @@ def folder_of_run_file(path):
 
 
 def options_by_command():
-    """{"espalier plan search": {"--model", …}} from the reference the program prints."""
-    known, current = {}, None
-    for line in espalier("man", "--markdown").stdout.splitlines():
-        heading = re.match(r"##+ `(.*)`$", line)
-        if heading:
-            current = heading.group(1)
-            known[current] = {"--help", "-h"}
-        elif line.startswith("| `-") and current:
-            known[current] |= set(re.findall(r"`(--?[^`]+)`", line.split(" | ")[0]))
+    """{"espalier plan search": {"--model", …}} from the manual pages."""
+    known = {}
+    with tempfile.TemporaryDirectory() as folder:
+        espalier("man", "--out", folder)
+        for name in os.listdir(os.path.join(folder, "man1")):
+            with open(os.path.join(folder, "man1", name), encoding="utf-8") as file:
+                options = file.read().split(".SH OPTIONS")[1].split(".SH COMMANDS")[0].replace("\\-", "-")
+            known[name[:-len(".1")].replace("-", " ")] = {"--help", "-h"} | set(re.findall(r"\\fB(--?[^\\]+)\\fR", options))
     return known
 
 
 def of_ours(words):
-    """The words of an espalier command without what stands before it, or nothing."""
+    """The words of an espalier command without the words before it; empty if it is not an espalier command."""
     while words and re.match(r"[A-Z_]+=", words[0]):
         words = words[1:]
     if words and words[0] == "timeout":
@@ -195,7 +230,7 @@ def unknown_words(words, known):
         path, rest = f"{path} {rest[0]}", rest[1:]
     if path == "espalier" and rest and not rest[0].startswith("-"):
         return [f"espalier has no command {rest[0]}"]
-    if path == "espalier launch":  # what it starts may be a command of ours, and has options of its own
+    if path == "espalier launch":  # the launched program may be an espalier command with its own options
         behind = next((i for i, word in enumerate(rest) if word == "--" or not word.startswith("-") and i and
                        not rest[i - 1].startswith("--")), len(rest))
         started = [word for word in rest[behind:] if word != "--"]
@@ -207,7 +242,7 @@ def unknown_words(words, known):
 
 
 class Scratch:
-    """A folder that looks like the repository's root, in which whatever a block writes is lost afterwards."""
+    """A temporary copy of the repository's root; files written by a block are deleted afterwards."""
 
     def __enter__(self):
         self.path = tempfile.mkdtemp(prefix="espalier-docs-")
@@ -238,8 +273,8 @@ class Scratch:
 
 
 class Commands(unittest.TestCase):
-    def test_blocks_run(self):
-        """A page is a session: its blocks run in order in one folder, where ./quickstart was run before."""
+    def test_code_blocks_run(self):
+        """A page is a session: its blocks run in order in one folder, after ./quickstart."""
         wanted = ("run", "long") if LONG else ("run",)
         failed, counts, seconds = [], {"run": 0, "long": 0, "elsewhere": 0}, 0
         only = os.environ.get("ESPALIER_DOCS_PAGE", "")
@@ -265,7 +300,7 @@ class Commands(unittest.TestCase):
                     seconds += took
                     print(f"{took:6.1f} s  {block.where}", file=sys.stderr)
                     if "nothing left to do" in done.stderr:
-                        failed.append(f"{block.where} trains in the folder of a run that is done\n{done.stderr[-1500:]}")
+                        failed.append(f"{block.where} trains in the folder of a finished run\n{done.stderr[-1500:]}")
                     if done.returncode != block.exit_code:
                         failed.append(f"{block.where} ended with {done.returncode}\n{done.stdout[-800:]}{done.stderr[-1500:]}")
         print(f"{counts} blocks, executed {wanted} in {seconds:.0f} s", file=sys.stderr)
@@ -273,28 +308,28 @@ class Commands(unittest.TestCase):
 
 
 class Reference(unittest.TestCase):
-    """Pages that the program writes are what it writes."""
+    """Generated pages equal the program's output."""
 
     def same(self, path, *command):
         with open(os.path.join(ROOT, path), encoding="utf-8") as file:
             text = file.read()
         answer = espalier(*command)
         self.assertEqual(answer.returncode, 0, answer.stderr)
-        self.assertEqual(text, answer.stdout, f"{path} is old: espalier {' '.join(command)} > {path}")
+        self.assertEqual(text, answer.stdout, f"{path} is outdated: run espalier {' '.join(command)} > {path}")
 
-    def test_commands(self):
+    def test_command_reference_is_current(self):
         self.same("docs/commands.md", "man", "--markdown")
 
-    def test_run_file(self):
+    def test_run_file_reference_is_current(self):
         self.same("docs/run_file.md", "train", "--keys")
 
-    def test_labs(self):
+    def test_lab_list_is_current(self):
         with open(os.path.join(ROOT, "docs/lab.md"), encoding="utf-8") as file:
             page = file.read()
         for name, help_line in re.findall(r"^  (\w+) +(.*)$", espalier("lab").stdout, re.M):
             self.assertIn(f"| `{name}` | {help_line} |", page)
 
-    def test_manual_pages(self):
+    def test_manual_pages_have_every_section(self):
         with tempfile.TemporaryDirectory() as folder:
             answer = espalier("man", "--out", folder)
             self.assertEqual(answer.returncode, 0, answer.stderr)
@@ -313,7 +348,7 @@ class Reference(unittest.TestCase):
                                           capture_output=True, text=True)
                     self.assertEqual(lint.returncode, 0, f"{name}: {lint.stdout}{lint.stderr}")
 
-    def test_installing_brings_pages_and_completion(self):
+    def test_install_includes_manual_pages_and_completion(self):
         script = os.path.join(os.path.dirname(ESPALIER), "../apps/espalier/cmake_install.cmake")
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run(["cmake", f"-DCMAKE_INSTALL_PREFIX={folder}", "-P", script], capture_output=True, text=True)
@@ -322,20 +357,20 @@ class Reference(unittest.TestCase):
                          "zsh/site-functions/_espalier", "fish/vendor_completions.d/espalier.fish"):
                 self.assertGreater(os.path.getsize(os.path.join(folder, "share", path)), 500, path)
 
-    def test_one_page(self):
+    def test_prints_manual_page(self):
         for words, heading in ((["plan", "search"], "espalier\\-plan\\-search"), (["run"], "espalier\\-run"), ([], "espalier 1")):
             answer = espalier("man", *words)
             self.assertEqual(answer.returncode, 0, answer.stderr)
             self.assertTrue(answer.stdout.startswith(f".TH {heading}"), answer.stdout[:80])
 
-    def test_a_page_that_is_not_there(self):
+    def test_rejects_unknown_manual_page(self):
         answer = espalier("man", "trian")
         self.assertEqual(answer.returncode, 2)
         self.assertIn("trian", answer.stderr)
 
 
 class Help(unittest.TestCase):
-    def test_fits_a_screen(self):
+    def test_help_fits_screen(self):
         """At most 50 lines of 120 columns, for every command."""
         for command in options_by_command():
             answer = espalier(*command.split()[1:], "--help")

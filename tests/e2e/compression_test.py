@@ -1,11 +1,11 @@
-"""Gradients and moves that travel as codes, with the real binary: they learn, send the bytes that the formats say, stop
-and go on with the same bits, and refuse what could not work."""
+"""End-to-end tests of compressed gradients and updates: training learns, sends the bytes that the formats define,
+resumes bit for bit, and rejects unsupported settings."""
 import json
 import unittest
 
-from ranks_test import OnRanks
+from ranks_test import RankTestCase
 
-WAYS = {
+CONFIGURATIONS = {
     "topk": ("sync.compress=topk:0.05", "sync.feedback=ef"),
     "squeeze": ("sync.compress=sign", "sync.feedback=doublesqueeze"),
     "ef21": ("sync.compress=topk:0.1", "sync.feedback=ef21"),
@@ -21,9 +21,9 @@ WAYS = {
 }
 
 
-class Codes(OnRanks):
-    def go_on(self, name, *settings, steps=6):
-        """Without stopping, and stopped after 3 steps and gone on, to the bit."""
+class Compressors(RankTestCase):
+    def check_resume(self, name, *settings, steps=6):
+        """Checks that a run resumed after 3 steps is bit-identical to an uninterrupted run."""
         settings += ("run.deterministic=true",)
         self.train_ranks(2, name, *settings, steps=steps)
         self.train_ranks(2, name + "-again", *settings, "checkpoint.every=3", steps=steps)
@@ -32,32 +32,32 @@ class Codes(OnRanks):
         answer = self.train("--nproc", "2", "--run-dir", self.path(name + "-on"), *words,
                             *(word for one in ("run.threads=1",) + settings for word in ("--set", one)), steps=steps,
                             dropout=0.1)
-        self.assertNotIn("begin at 0", answer.stderr)
+        self.assertNotIn("error feedback starts at 0", answer.stderr)
         self.assertEqual(self.losses(name)[3:], self.losses(name + "-on"), name)
 
-    def test_stopping_and_going_on_changes_no_bit(self):
-        for name, way in WAYS.items():
+    def test_resumed_run_is_bit_identical_to_uninterrupted_run(self):
+        for name, settings in CONFIGURATIONS.items():
             with self.subTest(name):
-                self.go_on(name, *way)
+                self.check_resume(name, *settings)
 
-    def test_other_exchanges_begin_at_0_and_say_so(self):
+    def test_resets_feedback_state_when_exchange_changes(self):
         self.train_ranks(2, "first", "sync.compress=topk:0.1", "sync.feedback=ef", steps=3)
         resume = f"checkpoint.resume={self.path('first')}/checkpoints/step-3"
         answer = self.train_ranks(2, "other", "sync.compress=topk:0.1", "sync.feedback=ef21", resume)
-        self.assertIn("they begin at 0", answer.stderr)
+        self.assertIn("error feedback starts at 0", answer.stderr)
 
-    def test_they_learn(self):
-        for name, way in WAYS.items():
+    def test_training_with_compression_reduces_loss(self):
+        for name, settings in CONFIGURATIONS.items():
             with self.subTest(name):
-                self.train_ranks(2, "learn-" + name, *way, steps=40)
+                self.train_ranks(2, "learn-" + name, *settings, steps=40)
                 self.assertLess(self.metrics("learn-" + name)[-1]["loss"], 3.5, name)
 
-    def test_eight_bits_send_a_quarter_and_lose_little(self):
+    def test_int8_sends_quarter_of_bytes_and_keeps_validation_loss(self):
         same = ("train.optimizer=sgd", "train.lr=0.1", "train.eval_every=100", "run.deterministic=true")
         self.train_ranks(2, "whole", *same, steps=100)
         self.train_ranks(2, "eight", *same, "sync.compress=int8:256", "sync.feedback=doublesqueeze", steps=100)
         whole, eight = (self.metrics(name)[-1]["val_loss"] for name in ("whole", "eight"))
-        self.assertLess(whole, 3)  # of ln 257 = 5.5
+        self.assertLess(whole, 3)  # the initial loss is ln 257 = 5.5
         self.assertLess(abs(eight / whole - 1), 0.02)
         for long, short in zip(self.sent("whole"), self.sent("eight")):
             self.assertGreater(long / short, 3.8)
@@ -66,7 +66,7 @@ class Codes(OnRanks):
         return [sum(row["bytes_sent"] for row in self.rank_file(name, rank)["comm"] if op in (None, row["op"]))
                 for rank in (0, 1)]
 
-    def test_signs_of_the_momentum_are_a_32nd_of_the_gradients(self):
+    def test_onebit_adam_sends_one_32nd_of_gradient_bytes(self):
         for warmup in (2, 6):
             self.train_ranks(2, f"warm-{warmup}", "sync.compress=sign", "sync.feedback=onebit_adam",
                              f"sync.onebit_warmup={warmup}", steps=6)
@@ -75,37 +75,37 @@ class Codes(OnRanks):
         short, long = self.sent("warm-2"), self.sent("warm-6")
         for rank in (0, 1):
             saved = long[rank] - short[rank]
-            # Four steps of 4·count bytes are four of count/8, with a few bytes per unit.
+            # Each step sends count/8 bytes instead of 4·count, plus a few bytes per unit.
             self.assertLess(abs(saved / 4 - (4 - 1 / 8) * count), 400)
 
 
-class Refused(OnRanks):
-    def refused(self, why, *settings):
+class InvalidOptions(RankTestCase):
+    def assert_rejected(self, message, *settings):
         answer = self.train_ranks(2, "refused", *settings, code=2)
-        self.assertIn(why, answer.stderr)
+        self.assertIn(message, answer.stderr)
 
-    def test_what_diverges_by_theory(self):
+    def test_rejects_combinations_that_diverge(self):
         for compress in ("topk:0.01", "sign"):
-            self.refused("without error feedback may diverge", f"sync.compress={compress}")
-        self.refused("its residual would grow", "sync.compress=randomk:0.01", "sync.feedback=ef")
+            self.assert_rejected("without error feedback may diverge", f"sync.compress={compress}")
+        self.assert_rejected("its residual would grow", "sync.compress=randomk:0.01", "sync.feedback=ef")
         words = [word for one in ("run.threads=1", "sync.compress=topk:0.05") for word in ("--set", one)]
         answer = self.train("--nproc", "2", "--force", "--run-dir", self.path("forced"), *words, steps=2)
         self.assertIn("warning: sync.compress = \"topk:0.05\" with sync.feedback = \"none\"", answer.stderr)
 
-    def test_what_cannot_be(self):
-        self.refused("exceeds the", "sync.compress=topk:100000000", "sync.feedback=ef")
-        self.refused("sync.quantise", "sync.method=zero3", "sync.compress=int8")
-        self.refused("must send changes of the weights", "sync.method=gossip", "sync.compress=topk:0.1", "sync.feedback=ef")
-        self.refused("needs a fixed graph", "sync.method=gossip", "sync.topology=one_peer", "sync.compress=int8",
-                     "sync.feedback=ef21")
-        self.refused("keep the sum of a chunk uncompressed", "sync.method=zero1", "sync.compress=sign",
-                     "sync.feedback=doublesqueeze")
-        self.refused("these servers send weights", "sync.method=ps", "sync.compress=sign",
-                     "sync.feedback=doublesqueeze")
-        self.refused("train.optimizer = adamw or adam", "sync.compress=sign", "sync.feedback=onebit_adam",
-                     "train.optimizer=sgd")
-        self.refused("sync.onebit_warmup: got 0", "sync.compress=sign", "sync.feedback=onebit_adam", "sync.onebit_warmup=0")
-        self.refused("rescale the error feedback", "sync.compress=sign", "sync.feedback=ef", "train.precision=fp16")
+    def test_rejects_unsupported_settings(self):
+        self.assert_rejected("the length of the vector", "sync.compress=topk:100000000", "sync.feedback=ef")
+        self.assert_rejected("sync.quantise", "sync.method=zero3", "sync.compress=int8")
+        self.assert_rejected("must send changes of the weights", "sync.method=gossip", "sync.compress=topk:0.1", "sync.feedback=ef")
+        self.assert_rejected("needs a fixed graph", "sync.method=gossip", "sync.topology=one_peer", "sync.compress=int8",
+                             "sync.feedback=ef21")
+        self.assert_rejected("keep the sum of a chunk uncompressed", "sync.method=zero1", "sync.compress=sign",
+                             "sync.feedback=doublesqueeze")
+        self.assert_rejected("these servers send weights", "sync.method=ps", "sync.compress=sign",
+                             "sync.feedback=doublesqueeze")
+        self.assert_rejected("train.optimizer = adamw or adam", "sync.compress=sign", "sync.feedback=onebit_adam",
+                             "train.optimizer=sgd")
+        self.assert_rejected("sync.onebit_warmup: got 0", "sync.compress=sign", "sync.feedback=onebit_adam", "sync.onebit_warmup=0")
+        self.assert_rejected("rescale the error feedback", "sync.compress=sign", "sync.feedback=ef", "train.precision=fp16")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a run prints where, what its figures cover, and `espalier compare` over run folders."""
+"""End-to-end tests of output: stdout and stderr, the metrics of a run, and `espalier compare` over run folders."""
 import json
 import os
 import pty
@@ -6,33 +6,33 @@ import re
 import subprocess
 import unittest
 
-from driving import ESPALIER, run
-from ranks_test import OnRanks
+from cli_runner import ESPALIER, run
+from ranks_test import RankTestCase
 
 STEP = re.compile(r"^step +\d+/\d+  loss \d")
 
 
-class Streams(OnRanks):
-    def check(self, answer, steps):
+class OutputStreams(RankTestCase):
+    def check_step_lines(self, answer, steps):
         lines = answer.stdout.splitlines()
         self.assertEqual(len([line for line in lines if STEP.match(line)]), steps, answer.stdout)
         self.assertEqual(lines[steps].split(",")[0], f"done after {steps} steps")
         self.assertNotIn("loss", answer.stderr.replace("aux_loss", ""))
         self.assertNotIn("done after", answer.stderr)
 
-    def test_step_lines_and_the_result_are_on_stdout_and_notes_on_stderr(self):
+    def test_step_lines_go_to_stdout_and_notes_to_stderr(self):
         one = self.train_ranks(1, "one", steps=4)
-        self.check(one, 4)
+        self.check_step_lines(one, 4)
         self.assertRegex(one.stderr.splitlines()[0], r"^tiny: gpt .* 1 rank \(allreduce, dp=1\) of 1 thread")
         two = self.train_ranks(2, "two", "sync.compress=int8", "sync.feedback=ef", steps=4)
-        self.check(two, 4)
+        self.check_step_lines(two, 4)
         self.assertIn("2 ranks (allreduce compress=int8 feedback=ef, dp=2) of 1 thread", two.stderr.splitlines()[0])
         launched = run("launch", "--nproc-per-node", "2", "--", "train", self.run_file(4), "--run-dir", self.path("launched"),
                        "--set", "run.threads=1")
         self.assertEqual(launched.returncode, 0, launched.stderr)
-        self.check(launched, 4)
+        self.check_step_lines(launched, 4)
 
-    def test_the_first_step_is_logged_whatever_the_interval(self):
+    def test_logs_first_step_for_any_interval(self):
         self.train("--set", "log.every=5", "--set", "train.eval_every=0", steps=12)
         self.assertEqual([line["step"] for line in self.metrics()], [1, 5, 10, 12])
 
@@ -50,30 +50,30 @@ class Streams(OnRanks):
         with open(self.path("run/run.toml")) as file:
             self.assertNotIn("loss", file.read().replace("aux_loss", "").replace("z_loss", ""))
 
-    def test_a_stdout_that_cannot_be_written_does_not_end_the_run(self):
+    def test_run_continues_when_stdout_is_closed(self):
         for ranks in ("1", "2"):
-            ours, theirs = os.pipe()
-            os.close(ours)  # as `| head` leaves it
-            self.train_into(theirs, ranks)
-            os.close(theirs)
+            read_end, write_end = os.pipe()
+            os.close(read_end)  # like `| head`, which closes the pipe
+            self.train_into(write_end, ranks)
+            os.close(write_end)
             with open("/dev/full", "w") as full:
                 self.train_into(full, ranks)
             self.train_into(None, ranks)
 
-    def test_the_live_line_is_drawn_when_stdout_is_a_terminal(self):
+    def test_draws_live_line_on_terminal(self):
         for ranks in ("1", "2"):
-            ours, theirs = pty.openpty()
+            parent_end, child_end = pty.openpty()
             process = subprocess.Popen([ESPALIER, "train", self.run_file(5), "--nproc", ranks, "--run-dir", self.path("live" + ranks)],
-                                       stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE, text=True)
-            os.close(theirs)
+                                       stdin=subprocess.DEVNULL, stdout=child_end, stderr=subprocess.PIPE, text=True)
+            os.close(child_end)
             shown = b""
             try:
-                while chunk := os.read(ours, 65536):
+                while chunk := os.read(parent_end, 65536):
                     shown += chunk
             except OSError:
-                pass  # the other end is closed
+                pass  # EIO: the other end is closed
             errors = process.communicate(timeout=60)[1]
-            os.close(ours)
+            os.close(parent_end)
             self.assertEqual(process.returncode, 0, errors)
             self.assertIn(b"\r\x1b[K", shown)
             self.assertIn(b"done after 5 steps", shown)
@@ -81,12 +81,12 @@ class Streams(OnRanks):
             self.assertNotIn("loss", errors)
 
 
-class Figures(OnRanks):
+class Metrics(RankTestCase):
     def summary(self, name):
         with open(self.path(name + "/summary.json")) as file:
             return json.load(file)
 
-    def test_the_peak_of_the_machine_is_measured_once(self):
+    def test_measures_machine_peak_once(self):
         cache = {"XDG_CACHE_HOME": self.path("cache")}
         for name, ranks in (("first", "1"), ("again", "1"), ("two", "2")):
             answer = run("train", self.run_file(3), "--run-dir", self.path(name), "--nproc", ranks, "--set", f"run.threads={2 // int(ranks)}",
@@ -99,8 +99,8 @@ class Figures(OnRanks):
         peaks = [self.summary(name)["hardware"]["peak_flops"] for name in ("first", "again", "two")]
         self.assertEqual(peaks, [kept["flops_per_s"]] * 3)
 
-    def test_a_step_line_is_of_the_whole_job(self):
-        """FLOP/s over tokens/s, and mfu over FLOP/s, are the same on one rank and on two."""
+    def test_step_line_covers_all_ranks(self):
+        """The ratios FLOP/s to tokens/s, and MFU to FLOP/s, are equal on one rank and on two."""
         ratios = []
         for name, ranks in (("one", 1), ("two", 2)):
             line = self.train_ranks(ranks, name, "train.eval_every=0", steps=400).stdout.splitlines()[-4]
@@ -112,14 +112,14 @@ class Figures(OnRanks):
             self.assertAlmostEqual(last["mfu"] * peak * 1e-9 / float(found[2]), 1, delta=0.05)
         self.assertAlmostEqual(ratios[0] / ratios[1], 1, delta=0.05)
 
-    def test_bytes_sent_are_those_of_the_rank_files(self):
+    def test_bytes_sent_match_rank_files(self):
         for name, words in (("plain", ()), ("coded", ("sync.compress=int8", "sync.feedback=ef"))):
             answer = self.train_ranks(2, name, "train.eval_every=0", "data.val_fraction=0", "checkpoint.at_end=false", *words, steps=20)
             summary = self.summary(name)
             self.assertEqual(summary["method"], "allreduce")
             self.assertEqual(summary["compress"], words[0].split("=")[1] if words else "none")
             sent = [sum(row["bytes_sent"] for row in self.rank_file(name, rank)["comm"]) / 20 for rank in (0, 1)]
-            # Rank files count what stands around the steps too.
+            # Rank files also count communication outside of steps.
             self.assertAlmostEqual(summary["bytes_sent_per_step"] / (sum(sent) / 2), 1, delta=0.1)
             self.assertGreaterEqual(summary["max_bytes_sent_per_step"], summary["bytes_sent_per_step"])
             self.assertAlmostEqual(self.metrics(name)[-1]["bytes_sent_per_step"] / summary["bytes_sent_per_step"], 1, delta=0.1)
@@ -128,20 +128,20 @@ class Figures(OnRanks):
         plain, coded = (self.summary(name)["bytes_sent_per_step"] for name in ("plain", "coded"))
         self.assertLess(coded, 0.5 * plain)
 
-    def test_evaluations_and_checkpoints_are_not_in_the_bytes_of_steps(self):
+    def test_step_bytes_exclude_evaluation_and_checkpoints(self):
         words = ("parallel.tp=2", "data.val_fraction=0.1")
         self.train_ranks(2, "steps", *words, "train.eval_every=0", "checkpoint.at_end=false", steps=6)
         self.train_ranks(2, "evaluated", *words, "train.eval_every=2", "train.eval_batches=20", "checkpoint.every=2", steps=6)
         alone, beside = (self.summary(name)["bytes_sent_per_step"] for name in ("steps", "evaluated"))
         self.assertAlmostEqual(beside / alone, 1, delta=0.02)
 
-    def test_the_last_validation_loss_is_in_the_summary_after_a_resume(self):
+    def test_summary_has_last_validation_loss_after_resume(self):
         self.train("--set", "train.eval_every=10")
         evaluated = [line["val_loss"] for line in self.metrics() if "val_loss" in line]
         self.assertEqual(self.summary("run")["val_loss"], evaluated[-1])
 
 
-class Compare(OnRanks):
+class Compare(RankTestCase):
     def table(self, *words, code=0):
         answer = run("compare", *words)
         self.assertEqual(answer.returncode, code, answer.stderr)
@@ -152,7 +152,7 @@ class Compare(OnRanks):
         self.train_ranks(2, "runs/z2", "sync.method=zero2", steps=3)
         self.train_ranks(2, "runs/coded", "sync.compress=topk:0.1", "sync.feedback=ef", steps=4)
 
-    def test_one_table_over_runs(self):
+    def test_prints_one_table_for_all_runs(self):
         lines = self.table(self.path("runs/z2"), self.path("runs/coded")).stdout.splitlines()
         self.assertEqual(re.split(r"  +", lines[0]), ["run", "method", "compressor", "layout", "steps", "val loss", "tokens/s",
                                                       "sent/step/rank", "peak memory", "wall time"])
@@ -166,14 +166,14 @@ class Compare(OnRanks):
         for key in ("val_loss", "tokens_per_s", "bytes_sent_per_step", "peak_bytes", "wall_s", "steps", "method"):
             self.assertEqual(rows[1][key], summary[key])
 
-    def test_markdown(self):
+    def test_prints_markdown_table(self):
         os.rename(self.path("runs/z2"), self.path("runs/a|b\x1b[2J"))
         lines = self.table(self.path("runs"), "--markdown").stdout.splitlines()
         self.assertEqual(lines[0].count("|"), 11)
         self.assertTrue(lines[1].startswith("|---"))
         self.assertTrue(lines[2].startswith("| a\\|b?[2J | zero2 |"), lines[2])
 
-    def test_missing_figures_are_dashes(self):
+    def test_prints_dash_for_missing_values(self):
         os.remove(self.path("runs/z2/summary.json"))
         with open(self.path("runs/z2/metrics.jsonl"), "w") as file:
             file.write('{"step": 1, "loss": 3, "val_loss": 2.5}\n{"step": 2, "loss": 3}\n')
@@ -182,7 +182,7 @@ class Compare(OnRanks):
         os.remove(self.path("runs/z2/run.toml"))
         self.assertEqual(self.table(self.path("runs/z2")).stdout.splitlines()[1].split()[1:4], ["-", "-", "-"])
 
-    def test_folders_without_a_run_are_named(self):
+    def test_names_folders_without_run(self):
         os.mkdir(self.path("empty"))
         some = self.table(self.path("empty"), self.path("runs/z2"), self.path("nowhere"))
         self.assertEqual(len(some.stdout.splitlines()), 2)
@@ -194,7 +194,7 @@ class Compare(OnRanks):
         self.assertIn("nowhere", none.stderr)
         self.table(code=2)
 
-    def test_an_unreadable_run_is_named_and_the_others_stay(self):
+    def test_names_unreadable_run_and_lists_others(self):
         os.mkdir(self.path("runs/pipe"))
         os.mkfifo(self.path("runs/pipe/metrics.jsonl"))
         os.mkdir(self.path("runs/link"))
@@ -212,14 +212,14 @@ class Compare(OnRanks):
         self.assertIn('espalier_step{run="z2"} 3', metrics.stdout)
         self.assertIn('espalier_unreadable_files{run="pipe"} 1', metrics.stdout)
 
-    def test_a_damaged_summary_is_named_and_its_row_stays(self):
+    def test_names_damaged_summary_and_keeps_row(self):
         with open(self.path("runs/z2/summary.json"), "w") as file:
             file.write('{"world":')
         answer = self.table(self.path("runs/z2"))
         self.assertIn("summary.json", answer.stderr)
         self.assertRegex(answer.stdout.splitlines()[1], r"^z2 +zero2 ")
 
-    def test_folders_of_one_name_are_told_apart(self):
+    def test_distinguishes_folders_with_equal_names(self):
         os.makedirs(self.path("other"))
         os.rename(self.path("runs/coded"), self.path("other/z2"))
         rows = json.loads(self.table(self.path("runs/z2"), self.path("other/z2"), self.path("runs"), "--json", "-").stdout)

@@ -1,18 +1,18 @@
-"""espalier train with a model that its ranks divide, as processes: a mesh of eight, checkpoints that change the layout,
-the trace of a pipeline, and what layouts that cannot be are answered with."""
+"""End-to-end tests of model parallelism: a mesh of eight processes, resharded checkpoints, the trace of a pipeline,
+rank failures, and errors for invalid layouts."""
 import json
 import os
 import signal
 import unittest
 
-from driving import ranks_of, run, running
-from ranks_test import Ending, OnRanks
+from cli_runner import ranks_of, run, running
+from ranks_test import RankFailure, RankTestCase
 
 MODEL = ("model.layers=5", "model.heads=4", "train.micro_batch=1", "run.deterministic=true")
 
 
-class Divided(OnRanks):
-    def divide(self, ranks, name, *settings, steps=4, code=0):
+class ParallelTestCase(RankTestCase):
+    def train_parallel(self, ranks, name, *settings, steps=4, code=0):
         return self.train_ranks(ranks, name, *MODEL, *settings, steps=steps, code=code)
 
     def summary(self, name):
@@ -20,10 +20,10 @@ class Divided(OnRanks):
             return json.load(file)
 
 
-class Mesh(Divided):
-    def test_eight_processes_learn_what_one_learns(self):
-        self.divide(1, "one")
-        answer = self.divide(8, "mesh", "parallel.tp=2", "parallel.pp=2", "sync.method=zero1")
+class Mesh(ParallelTestCase):
+    def test_eight_processes_reach_loss_of_one_process(self):
+        self.train_parallel(1, "one")
+        answer = self.train_parallel(8, "mesh", "parallel.tp=2", "parallel.pp=2", "sync.method=zero1")
         for one, many in zip(self.losses("one"), self.losses("mesh")):
             self.assertAlmostEqual(one[0], many[0], delta=1e-5)
             self.assertAlmostEqual(one[1], many[1], delta=1e-4)
@@ -44,41 +44,41 @@ class Mesh(Divided):
             groups = {row["group"] for row in report["comm"]}
             self.assertLessEqual({"world", "tensor", "copies", "model"}, groups)
             self.assertTrue(any(group.startswith("pipe_") for group in groups), groups)
-        # A stage and a share of it: far less than half of the parameters on any rank.
+        # A rank holds a tensor-parallel part of one stage: far less than half of the parameters.
         whole = self.rank_file("one", 0)["memory"]["parameter"]["peak"]
         self.assertLess(max(self.rank_file("mesh", rank)["memory"]["parameter"]["peak"] for rank in range(8)),
                         0.45 * whole)
 
-    def test_tokens_of_a_sequence_on_several_processes(self):
-        self.divide(1, "one")
-        self.divide(4, "ring", "parallel.cp=2", "sync.method=zero3")
-        self.divide(2, "ulysses", "parallel.cp=2", "parallel.context=ulysses")
+    def test_context_parallel_reaches_loss_of_one_process(self):
+        self.train_parallel(1, "one")
+        self.train_parallel(4, "ring", "parallel.cp=2", "sync.method=zero3")
+        self.train_parallel(2, "ulysses", "parallel.cp=2", "parallel.context=ulysses")
         for name in ("ring", "ulysses"):
             for one, many in zip(self.losses("one"), self.losses(name)):
                 self.assertAlmostEqual(one[0], many[0], delta=1e-5)
 
-    def test_experts_on_several_processes(self):
+    def test_expert_parallel_reaches_loss_of_one_process(self):
         experts = ("model.moe.experts=4", "model.moe.every=2")
-        self.divide(1, "one", *experts)
-        self.divide(4, "experts", "parallel.ep=2", *experts)
+        self.train_parallel(1, "one", *experts)
+        self.train_parallel(4, "experts", "parallel.ep=2", *experts)
         for one, many in zip(self.losses("one"), self.losses("experts")):
             self.assertAlmostEqual(one[0], many[0], delta=1e-5)
         self.assertEqual(self.rank_file("experts", 3)["coords"]["ep"], 1)
 
 
-class Resharding(Divided):
-    def test_any_layout_goes_on_from_any_other(self):
-        self.divide(1, "whole", steps=6)
-        self.divide(4, "first", "parallel.tp=2", "parallel.pp=2", "checkpoint.every=3", steps=3)
+class Resharding(ParallelTestCase):
+    def test_resumes_in_any_layout(self):
+        self.train_parallel(1, "whole", steps=6)
+        self.train_parallel(4, "first", "parallel.tp=2", "parallel.pp=2", "checkpoint.every=3", steps=3)
         resume = f"checkpoint.resume={self.path('first')}/checkpoints/step-3"
         for ranks, name, settings in ((4, "dp4", ()), (2, "cp2", ("parallel.cp=2",)), (3, "pp3", ("parallel.pp=3",)),
                                       (4, "tp4", ("parallel.tp=4",)), (1, "one", ())):
-            self.divide(ranks, name, resume, *settings, steps=6)
+            self.train_parallel(ranks, name, resume, *settings, steps=6)
             self.assertEqual([m["step"] for m in self.metrics(name)], [4, 5, 6])
             self.assertAlmostEqual(self.metrics(name)[-1]["loss"], self.metrics("whole")[-1]["loss"], delta=1e-4)
 
-    def test_a_run_begins_with_weights_of_any_layout(self):
-        self.divide(2, "pretrained", "parallel.tp=2", steps=3)
+    def test_loads_initial_weights_of_any_layout(self):
+        self.train_parallel(2, "pretrained", "parallel.tp=2", steps=3)
         source = self.path("pretrained") + "/checkpoints/step-3"
         converted = run("convert", source, self.path("hf"))
         self.assertEqual(converted.returncode, 0, converted.stderr)
@@ -87,18 +87,18 @@ class Resharding(Divided):
             for ranks, method, settings in ((1, "allreduce", ()), (4, "allreduce", ("parallel.tp=2", "parallel.pp=2")),
                                             (4, "zero3", ("parallel.tp=2",)), (3, "zero3", ("parallel.pp=3",))):
                 name = f"{kind}-{ranks}-{method}"
-                self.divide(ranks, name, f"model.init={init}", "data.tokenizer=byte", f"sync.method={method}", *settings,
-                            steps=3)
+                self.train_parallel(ranks, name, f"model.init={init}", "data.tokenizer=byte", f"sync.method={method}", *settings,
+                                    steps=3)
                 losses[name] = [loss for loss, _ in self.losses(name)]
         for name in losses:
             for one, many in zip(losses["own-1-allreduce"], losses[name]):
                 self.assertAlmostEqual(one, many, delta=1e-5, msg=name)
-        self.divide(1, "fresh", steps=3)
+        self.train_parallel(1, "fresh", steps=3)
         self.assertGreater(self.losses("fresh")[0][0] - losses["own-1-allreduce"][0], 0.1)
 
 
-class Endings(Ending):
-    def test_a_signal_reaches_all_ranks_and_leaves_a_checkpoint(self):
+class RankFailures(RankFailure):
+    def test_signal_stops_all_ranks_and_writes_checkpoint(self):
         process = self.start_long("signalled", *MODEL, "parallel.pp=2")
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
@@ -107,7 +107,7 @@ class Endings(Ending):
                  if name.startswith("step-")]
         self.assertEqual(steps, [self.metrics("signalled")[-1]["step"]])
 
-    def test_a_rank_that_dies_is_named_and_ends_the_run_with_3(self):
+    def test_names_lost_rank_and_exits_with_3(self):
         for name, layout in (("stage", "parallel.pp=2"), ("share", "parallel.tp=2"), ("tokens", "parallel.cp=2")):
             process = self.start_long(name, *MODEL, layout)
             ranks = ranks_of(process.pid)
@@ -116,12 +116,12 @@ class Endings(Ending):
             self.assertEqual(process.returncode, 3, errors)
             self.assertIn("rank 1 killed (SIGKILL)", errors)
             for pid in ranks.values():
-                self.assertFalse(running(pid), "a rank stayed behind")
+                self.assertFalse(running(pid), "a rank process is still running")
 
 
-class Trace(Divided):
-    def test_a_pipeline_of_four_shows_its_schedule(self):
-        self.divide(4, "traced", "parallel.pp=4", "log.trace=true", "train.micro_batch=2", "train.eval_every=0", steps=2)
+class Trace(ParallelTestCase):
+    def test_trace_shows_four_stage_schedule(self):
+        self.train_parallel(4, "traced", "parallel.pp=4", "log.trace=true", "train.micro_batch=2", "train.eval_every=0", steps=2)
         with open(self.path("traced/trace.json")) as file:
             events = json.load(file)["traceEvents"]
         for stage in range(4):
@@ -136,22 +136,22 @@ class Trace(Divided):
             self.assertEqual(actions[:8], expected, f"stage {stage}")
 
 
-class Refused(Divided):
-    def refuse(self, ranks, *settings, says):
-        answer = self.divide(ranks, "refused", *settings, code=2)
+class InvalidLayouts(ParallelTestCase):
+    def assert_rejected(self, ranks, *settings, says):
+        answer = self.train_parallel(ranks, "refused", *settings, code=2)
         for words in says:
             self.assertIn(words, answer.stderr)
 
-    def test_layouts_that_cannot_be(self):
+    def test_rejects_invalid_layouts(self):
         near = f"layouts of"
-        self.refuse(3, "parallel.tp=3", says=["parallel.tp = 3", "4 attention heads", near, "pp=3"])
-        self.refuse(6, "parallel.pp=6", says=["parallel.pp = 6", "5 layers", near])
-        self.refuse(4, "parallel.tp=3", says=["multiply to 3 ranks", "this run has 4"])
-        self.refuse(2, "parallel.cp=2", "model.seq_len=3", says=["parallel.cp = 2", "got 3", near])
-        self.refuse(2, "parallel.ep=2", says=["parallel.ep = 2", "no experts"])
-        self.refuse(2, "parallel.pp=2", "parallel.schedule=2f2b", says=["2f2b", "1f1b", "zb-h1"])
-        self.refuse(2, "parallel.pp=2", "sync.method=zero2", "sync.accumulate=reduced", says=["sync.accumulate", "local"])
-        self.refuse(2, "parallel.sequence=true", says=["parallel.sequence", "tp = 1"])
+        self.assert_rejected(3, "parallel.tp=3", says=["parallel.tp = 3", "4 attention heads", near, "pp=3"])
+        self.assert_rejected(6, "parallel.pp=6", says=["parallel.pp = 6", "got 5", near])
+        self.assert_rejected(4, "parallel.tp=3", says=["multiply to 3 ranks", "this run has 4"])
+        self.assert_rejected(2, "parallel.cp=2", "model.seq_len=3", says=["parallel.cp = 2", "got 3", near])
+        self.assert_rejected(2, "parallel.ep=2", says=["parallel.ep = 2", "no experts"])
+        self.assert_rejected(2, "parallel.pp=2", "parallel.schedule=2f2b", says=["2f2b", "1f1b", "zb-h1"])
+        self.assert_rejected(2, "parallel.pp=2", "sync.method=zero2", "sync.accumulate=reduced", says=["sync.accumulate", "local"])
+        self.assert_rejected(2, "parallel.sequence=true", says=["parallel.sequence", "tp = 1"])
         self.assertFalse(os.path.exists(self.path("refused/metrics.jsonl")))
 
 

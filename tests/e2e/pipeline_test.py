@@ -1,10 +1,10 @@
-"""espalier train as a pipeline, with the real binary: four processes whose trace has the schedule's shape, every schedule
-to the same bits, and schedules from a file."""
+"""End-to-end tests of pipeline parallelism: the trace of four processes matches the schedule, every schedule is
+bit-identical, and schedules can be read from a file."""
 import json
 import re
 import unittest
 
-from ranks_test import OnRanks
+from ranks_test import RankTestCase
 
 SETTINGS = ("model.layers=4", "model.tie_embeddings=false", "train.micro_batch=1", "run.deterministic=true")
 
@@ -17,9 +17,9 @@ def one_f_one_b(stages, stage, micro_batches):
     return names + [f"B{i}" for i in range(micro_batches - warm_up, micro_batches)]
 
 
-class Pipelines(OnRanks):
+class PipelineSchedules(RankTestCase):
     def actions(self, name):
-        """By rank: (action, begin, end) of every step, in order."""
+        """For each rank: (action, begin, end) of every step, in order."""
         with open(self.path(f"{name}/trace.json")) as file:
             events = json.load(file)["traceEvents"]
         by_rank = {}
@@ -28,7 +28,7 @@ class Pipelines(OnRanks):
                 by_rank.setdefault(event["pid"], []).append((event["name"], event["ts"], event["ts"] + event["dur"]))
         return by_rank
 
-    def test_the_trace_of_four_stages_has_the_schedules_shape(self):
+    def test_trace_of_four_stages_matches_schedule(self):
         steps, stages, micro_batches = 2, 4, 8
         self.train_ranks(stages, "run", "parallel.pp=4", "log.trace=true", *SETTINGS, steps=steps)
         by_rank = self.actions("run")
@@ -38,7 +38,7 @@ class Pipelines(OnRanks):
             for step in range(steps):
                 names = [name for name, _, _ in spans[step * each:(step + 1) * each]]
                 self.assertEqual(names, one_f_one_b(stages, stage, micro_batches), (stage, step))
-        # What a stage needs, its neighbour has finished. Processes of one host share a clock.
+        # A stage starts an action only after the neighbouring stage has finished its input. Processes of one host share a clock.
         for step in range(steps):
             times = [{name: (begin, end) for name, begin, end in by_rank[stage][step * each:(step + 1) * each]}
                      for stage in range(stages)]
@@ -47,7 +47,7 @@ class Pipelines(OnRanks):
                     self.assertGreater(times[stage + 1][f"F{i}"][0], times[stage][f"F{i}"][1])
                     self.assertGreater(times[stage][f"B{i}"][0], times[stage + 1][f"B{i}"][1])
 
-    def test_every_schedule_gives_the_bits_of_one_process(self):
+    def test_every_schedule_is_bit_identical_to_one_process(self):
         self.train_ranks(1, "one", *SETTINGS, steps=4)
         for schedule in ("none", "gpipe", "1f1b", "zb-h1", "interleaved"):
             chunks = 2 if schedule == "interleaved" else 1
@@ -55,7 +55,7 @@ class Pipelines(OnRanks):
                              f"parallel.interleave={chunks}", *SETTINGS, steps=4)
             self.assertEqual([loss for loss, _ in self.losses(schedule)], [loss for loss, _ in self.losses("one")], schedule)
 
-    def test_a_schedule_from_a_file(self):
+    def test_reads_schedule_file(self):
         def write(name, text):
             with open(self.path(name), "w") as file:
                 file.write("espalier pipeline 1\nstages 2\nmicro_batches 4\n" + text)
@@ -70,7 +70,7 @@ class Pipelines(OnRanks):
         self.assertEqual(names, "F0 F1 B0 B1 F2 B2 F3 B3".split())
 
         answer = self.train_ranks(2, "shape", own, *(settings + ("train.micro_batch=1",)), code=2)
-        self.assertIn("is for 2 stages, 1 chunks a stage and 4 micro-batches", answer.stderr)
+        self.assertIn("got a schedule for 2 stages, 1 chunks per stage, 4 micro-batches", answer.stderr)
         waiting = write("waiting.pipeline", "stage 0: F0 B0 F1 B1 F2 B2 F3 B3\nstage 1: F0 F1 B0 B1 F2 B2 F3 B3\n")
         answer = self.train_ranks(2, "waiting", waiting, *settings, code=2)
         self.assertIn("stage 0, action 1 (B0) waits forever for B0 of stage 1", answer.stderr)

@@ -1,4 +1,4 @@
-"""espalier plan simulate and calibrate, as a user runs them."""
+"""End-to-end tests of espalier plan simulate and espalier plan calibrate."""
 import json
 import os
 import subprocess
@@ -14,7 +14,7 @@ def run(*words):
 
 
 class Simulation(unittest.TestCase):
-    def simulated(self, *words):
+    def simulate(self, *words):
         with tempfile.TemporaryDirectory() as folder:
             out = os.path.join(folder, "out.json")
             done = run("simulate", *LARGE, *words, "--json", out)
@@ -22,16 +22,16 @@ class Simulation(unittest.TestCase):
             with open(out) as file:
                 return json.load(file)
 
-    def test_copies_are_folded_and_devices_told(self):
-        step = self.simulated()
+    def test_folds_equal_replicas_and_reports_devices(self):
+        step = self.simulate()
         self.assertEqual(len(step["devices"]), 8)
         self.assertTrue(all(device["folded"] == 8 for device in step["devices"]))
         for device in step["devices"]:
             self.assertLessEqual(device["compute_s"] + device["waiting_s"], step["step_s"] + 1e-9)
             self.assertGreater(device["peak_bytes"], 1e9)
 
-    def test_schedules_of_others_are_simulated_too(self):
-        times = {name: self.simulated("--schedule", name)["step_s"]
+    def test_simulates_published_schedules(self):
+        times = {name: self.simulate("--schedule", name)["step_s"]
                  for name in ("1f1b", "zb-h1", "zb-2p", "zb-v", "v-half", "dualpipe")}
         self.assertLess(times["zb-2p"], times["zb-h1"])
         self.assertLess(times["zb-h1"], times["1f1b"])
@@ -40,12 +40,12 @@ class Simulation(unittest.TestCase):
         done = run("simulate", *LARGE[:-4], "--pp", "3", "--global-batch", "96", "--schedule", "dualpipe")
         self.assertEqual(done.returncode, 2)
 
-    def test_a_straggler_slows_the_step(self):
-        even, slow = self.simulated(), self.simulated("--straggler", "3:1.5")
+    def test_straggler_slows_the_step(self):
+        even, slow = self.simulate(), self.simulate("--straggler", "3:1.5")
         self.assertEqual(len(slow["devices"]), 16)
         self.assertGreater(slow["step_s"], 1.2 * even["step_s"])
 
-    def test_the_trace_has_every_action(self):
+    def test_trace_contains_every_action(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "trace.json")
             done = run("simulate", *LARGE, "--trace", path)
@@ -55,21 +55,21 @@ class Simulation(unittest.TestCase):
         names = {event["name"] for event in events if event["ph"] == "X" and event["cat"] == "compute"}
         self.assertTrue({"F0", "B0", "F31", "B31", "update"} <= names, names)
 
-    def test_failures_leave_what_theory_says(self):
-        step = self.simulated("--mtbf", "5000", "--days", "2000")
+    def test_goodput_matches_closed_form(self):
+        step = self.simulate("--mtbf", "5000", "--days", "2000")
         self.assertAlmostEqual(step["failures"]["goodput"], step["failures"]["expected_goodput"], delta=0.01)
 
-    def test_wrong_words_are_refused(self):
-        for words, said in ((["--straggler", "x"], "17:1.5"), (["--straggler", "512:2"], "0 to 511"),
+    def test_invalid_options_are_rejected(self):
+        for words, message in ((["--straggler", "x"], "17:1.5"), (["--straggler", "512:2"], "0 to 511"),
                             (["--schedule", "zb-x"], "zb-h1")):
             done = run("simulate", *LARGE, *words)
             self.assertEqual(done.returncode, 2, done.stderr)
-            self.assertIn(said, done.stderr)
+            self.assertIn(message, done.stderr)
 
 
 class Calibration(unittest.TestCase):
     @unittest.skipUnless(os.environ.get("ESPALIER_TEST_LONG"), "measures the machine for half a minute")
-    def test_the_file_describes_this_machine_and_estimates_a_run(self):
+    def test_calibration_file_estimates_a_run(self):
         with tempfile.TemporaryDirectory() as folder:
             cluster, out = os.path.join(folder, "here.toml"), os.path.join(folder, "out.json")
             done = run("calibrate", "--seconds", "2", "--out", cluster)
@@ -83,7 +83,7 @@ class Calibration(unittest.TestCase):
         self.assertGreater(estimate["step_s"], 0.001)
         self.assertGreater(estimate["memory_bytes"]["total"], 16 * 10.6e6)
 
-    def test_it_wants_a_place_to_write(self):
+    def test_requires_out_option(self):
         done = run("calibrate")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--out", done.stderr)

@@ -1,19 +1,19 @@
-"""The planner with the real binary: estimates as text, JSON and a page, validation of published results, the lectures'
-examples and numbers, and what is refused."""
+"""End-to-end tests of espalier plan: estimates as text, JSON and HTML, validation against published results, the examples
+and numbers of the lectures, and error messages."""
 import json
 import os
 import re
 import tempfile
 import unittest
 
-from driving import run
+from cli_runner import run
 
 PUBLISHED = os.path.join(os.path.dirname(__file__), "..", "data", "planner", "published.csv")
 LECTURE = ("--model", "llama3-70b", "--cluster", "selene", "--gpus", "512", "--tp", "8", "--pp", "4", "--dp", "16",
            "--micro-batch", "1", "--global-batch", "1024", "--sequence", "--recompute", "selective", "--zero", "1")
 
 
-class Planning(unittest.TestCase):
+class PlanTestCase(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
@@ -26,23 +26,23 @@ class Planning(unittest.TestCase):
             file.write(text)
         return self.path(name)
 
-    def done(self, *arguments):
+    def run_plan(self, *arguments):
         answer = run("plan", *arguments)
         self.assertEqual(answer.returncode, 0, answer.stderr)
         return answer.stdout
 
     def estimate(self, *arguments):
-        return json.loads(self.done("estimate", *arguments, "--json", "-"))
+        return json.loads(self.run_plan("estimate", *arguments, "--json", "-"))
 
-    def refused(self, *arguments, code=2):
+    def plan_error(self, *arguments, code=2):
         answer = run("plan", *arguments)
         self.assertEqual(answer.returncode, code, answer.stdout + answer.stderr)
         self.assertEqual(len(answer.stderr.strip().splitlines()), 1, answer.stderr)
         return answer.stderr
 
 
-class Estimates(Planning):
-    def test_json_has_the_promised_keys(self):
+class Estimates(PlanTestCase):
+    def test_json_has_documented_keys(self):
         report = self.estimate(*LECTURE)
         for key in ("parameters", "memory_bytes", "flops_per_step", "step_s", "tflops_per_gpu", "mfu", "hfu", "bubble",
                     "comm", "fits", "reasons"):
@@ -55,7 +55,7 @@ class Estimates(Planning):
         parts = report["time_s"]
         self.assertAlmostEqual(sum(parts.values()), report["step_s"], delta=0.01 * report["step_s"])
 
-    def test_the_lectures_layout_of_llama_3_70b_fits_and_is_explained(self):
+    def test_lecture_layout_of_llama3_70b_fits_and_is_explained(self):
         report = self.estimate(*LECTURE)
         self.assertTrue(report["fits"], report["reasons"])
         self.assertLess(report["memory_bytes"]["total"], 80e9)
@@ -65,18 +65,18 @@ class Estimates(Planning):
         groups = {(row["group"], row["tier"]) for row in report["comm"]}
         self.assertIn(("tp", "inside"), groups)
         self.assertTrue({("pp", "across"), ("dp", "across")} <= groups, groups)
-        text = self.done("estimate", *LECTURE)
+        text = self.run_plan("estimate", *LECTURE)
         for word in ("fits: ", "stage 0", "activations", "optimizer", "bubble", "tokens/s", "MFU", "inside a node",
                      "across nodes"):
             self.assertIn(word, text)
 
-    def test_the_verdict_comes_first_with_one_memory_total(self):
-        """Line 1 says whether it fits, with the total that the table, the JSON and the verdict share; line 2 whose software."""
+    def test_first_line_reports_fit_and_memory_total(self):
+        """Line 1 says whether the policy fits; its memory total equals those of the table and the JSON. Line 2 names the software."""
         tight = ("--model", "llama2-7b", "--processor", "A100", "--gpus", "8", "--zero", "3", "--global-batch", "64")
         for arguments in (LECTURE, tight, LECTURE[:-2]):
             report = self.estimate(*arguments)
-            lines = self.done("estimate", *arguments).splitlines()
-            verdict = re.match(r"(fits|does not fit): ([\d.]+ [GT]B) of ([\d.]+ GB) per processor; step [\d.]+ m?s, "
+            lines = self.run_plan("estimate", *arguments).splitlines()
+            verdict = re.match(r"(fits|does not fit): ([\d.]+ [GT]B) of ([\d.]+ GB) per device; step [\d.]+ m?s, "
                                r"([\d,]+) tokens/s, MFU ([\d.]+) %", lines[0])
             self.assertTrue(verdict, lines[0])
             self.assertEqual(verdict[1] == "fits", report["fits"])
@@ -93,10 +93,10 @@ class Estimates(Planning):
             self.assertRegex(lines[1], r"^assumes: software megatron-core \(default; --software changes it\): .*; cluster .*; "
                                        r"precision bf16")
             self.assertEqual(report["profile"]["software"], "megatron-core")
-        named = self.done("estimate", *LECTURE, "--software", "deepspeed", "--precision", "fp16").splitlines()[1]
+        named = self.run_plan("estimate", *LECTURE, "--software", "deepspeed", "--precision", "fp16").splitlines()[1]
         self.assertRegex(named, r"^assumes: software deepspeed: .*; cluster selene: 64 x 8 A100.*; precision fp16$")
 
-    def test_tensor_groups_across_nodes_draw_a_warning_with_the_cost(self):
+    def test_warns_with_cost_when_tensor_group_spans_nodes(self):
         inside = self.estimate(*LECTURE)
         wide = [word for word in LECTURE]
         wide[wide.index("--tp") + 1] = "16"
@@ -108,7 +108,7 @@ class Estimates(Planning):
         self.assertFalse([reason for reason in inside["reasons"] if "tensor" in reason])
         self.assertGreater(across["step_s"], inside["step_s"])
 
-    def test_more_memory_less_time_by_the_choices_that_trade_them(self):
+    def test_recomputation_and_zero_trade_time_for_memory(self):
         plain = self.estimate(*LECTURE)
         full = self.estimate(*[("full" if word == "selective" else word) for word in LECTURE])
         self.assertLess(full["memory_bytes"]["activation"], plain["memory_bytes"]["activation"])
@@ -116,12 +116,12 @@ class Estimates(Planning):
         none = self.estimate(*LECTURE[:-2])
         self.assertGreater(none["memory_bytes"]["optimizer"], 10 * plain["memory_bytes"]["optimizer"])
 
-    def test_what_is_moved_out_is_told_with_the_memory(self):
+    def test_memory_table_shows_offloaded_bytes(self):
         small = ("estimate", "--model", "gpt2-124m", "--cluster", "dgx-a100", "--gpus", "1")
-        self.assertRegex(self.done(*small, "--offload", "host"), r"stage 0 .* GB on the host")
-        self.assertRegex(self.done(*small, "--offload", "file"), r"stage 0 .* GB on disk")
+        self.assertRegex(self.run_plan(*small, "--offload", "host"), r"stage 0 .* GB on the host")
+        self.assertRegex(self.run_plan(*small, "--offload", "file"), r"stage 0 .* GB on disk")
 
-    def test_what_does_not_fit_is_an_answer_with_what_would(self):
+    def test_suggests_changes_when_policy_does_not_fit(self):
         report = self.estimate("--model", "llama2-7b", "--processor", "A100", "--gpus", "8", "--global-batch", "64")
         self.assertFalse(report["fits"])
         self.assertGreater(report["memory_bytes"]["total"], 85e9)
@@ -129,7 +129,7 @@ class Estimates(Planning):
         self.assertTrue(would, report["reasons"])
         self.assertTrue(any("zero" in one or "tp =" in one for one in would), would)
 
-    def test_a_run_file_is_a_policy(self):
+    def test_reads_policy_from_run_file(self):
         file = self.write("run.toml", '[model]\npreset = "gpt2-124m"\n[train]\nglobal_batch = 32\nmicro_batch = 2\n'
                           'precision = "bf16"\n[parallel]\ntp = 2\n[sync]\nmethod = "zero2"\n')
         report = self.estimate("--run", file, "--processor", "H100", "--gpus", "8")
@@ -138,7 +138,7 @@ class Estimates(Planning):
                          (2, 4, 2, 2, "espalier"))
         self.assertEqual(report["parameters"], 124439808)
 
-    def test_a_config_json_is_a_model_and_a_file_a_cluster(self):
+    def test_reads_model_from_config_json_and_cluster_from_file(self):
         config = self.write("config.json", json.dumps({
             "model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
             "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "num_local_experts": 8,
@@ -150,7 +150,7 @@ class Estimates(Planning):
         self.assertIn("ep", {row["group"] for row in report["comm"]})
         self.assertTrue(any("4096" in one for one in report["assumed"]), report["assumed"])
 
-    def test_cost_of_a_whole_training(self):
+    def test_cost_of_training_matches_tokens_and_step_time(self):
         report = self.estimate(*LECTURE, "--tokens", "15T")
         cost = report["cost"]
         steps = 15e12 / (1024 * 8192)
@@ -161,9 +161,9 @@ class Estimates(Planning):
         law = self.estimate(*LECTURE, "--tokens", "chinchilla")
         self.assertAlmostEqual(law["cost"]["tokens"], 20 * law["parameters"], delta=1)
 
-    def test_the_page_stands_alone(self):
+    def test_html_page_has_no_external_references(self):
         page = self.path("plan.html")
-        self.done("estimate", *LECTURE, "--html", page)
+        self.run_plan("estimate", *LECTURE, "--html", page)
         with open(page) as file:
             text = file.read()
         for word in ("<!doctype html>", "Memory", "Timeline", "Communication", "prefers-color-scheme", "<svg"):
@@ -172,17 +172,17 @@ class Estimates(Planning):
         self.assertEqual(outside, [])
         self.assertEqual(set(re.findall(r"https?://[^\s\"<]*", text)) - {"http://www.w3.org/2000/svg"}, set())
 
-    def test_what_there_is_is_listed(self):
-        text = self.done("estimate", "--list")
+    def test_list_prints_catalog_names(self):
+        text = self.run_plan("estimate", "--list")
         for word in ("selene", "nvl72", "B300-288GB", "P100-16GB-SXM2", "GH200-96GB", "megatron-core", "deepseek-v3",
                      "gpt3-175b"):
             self.assertIn(word, text)
 
 
-class Validation(Planning):
-    def test_published_results(self):
+class Validation(PlanTestCase):
+    def test_predicts_published_results_within_bounds(self):
         file = self.path("out.json")
-        text = self.done("validate", "--rows", PUBLISHED, "--json", file)
+        text = self.run_plan("validate", "--rows", PUBLISHED, "--json", file)
         with open(file) as report:
             report = json.load(report)
         self.assertEqual(len(report["rows"]), 152)
@@ -198,17 +198,17 @@ class Validation(Planning):
                               ("internevo-7b", 0.08)):
             self.assertLess(sources[source]["mean"], bound, source)
         self.assertLess(sources["megatron2021-t1"]["worst"], 0.08)
-        # Four of five are inside an interval of four fifths.
+        # About 80 % of the rows are inside their 80 % prediction interval.
         timed = [row for row in report["rows"] if row["kind"] == "step" and row["interval_s"] and row["measured_s"]]
         inside = sum(row["interval_s"][0] <= row["measured_s"] <= row["interval_s"][1] for row in timed)
         self.assertGreater(inside, 0.75 * len(timed))
         self.assertLess(inside, 0.88 * len(timed))
-        # What ran is not said to be impossible.
+        # Rows that ran are predicted to fit.
         self.assertEqual(sum(one["rejected"] for one in report["sources"]), 0)
         self.assertIn("korthikanti2022-001", text)
 
-    def test_one_scalar_per_source(self):
-        report = json.loads(self.done("validate", "--rows", PUBLISHED, "--calibrate", "3", "--json", "-"))
+    def test_calibrate_fits_one_factor_per_source(self):
+        report = json.loads(self.run_plan("validate", "--rows", PUBLISHED, "--calibrate", "3", "--json", "-"))
         for one in report["sources"]:
             if one["source"] == "zero-t1":
                 self.assertEqual(one["scale"], 1)
@@ -217,12 +217,12 @@ class Validation(Planning):
                 self.assertNotEqual(one["scale"], 1)
         self.assertEqual(sum(row.get("fitted_on", False) for row in report["rows"]), 12)
 
-    def test_few_columns_and_odd_words_do(self):
+    def test_accepts_missing_columns_and_unknown_values(self):
         rows = self.write("rows.csv", "Source,layers,hidden,gpu,GPUs,step_time_s,schedule,experts,topk,recompute,kind,zero\n"
                           's,61,7168,H800,2048,5,"dualpipe, overlapped",256,8,"mla up, norm",step,\n'
                           "s,32,4096,nothing known,16,,zb-v,,,every 2nd layer,step,hsdp\n"
                           "s,80,8192,A100,8,,,,,,oom,0\n")
-        report = json.loads(self.done("validate", "--rows", rows, "--json", "-"))
+        report = json.loads(self.run_plan("validate", "--rows", rows, "--json", "-"))
         self.assertEqual(len(report["rows"]), 3)
         for row in report["rows"]:
             self.assertTrue(row["assumed"])
@@ -230,95 +230,95 @@ class Validation(Planning):
         self.assertFalse(report["rows"][2]["fits"])
         self.assertEqual(report["sources"][0]["oom_right"], 1)
 
-    def test_what_is_no_table(self):
-        self.assertIn("columns", self.refused("validate", "--rows", self.write("a.csv", "one,two\n1,2\n"), code=4))
-        self.assertIn("closed", self.refused("validate", "--rows", self.write("b.csv", 'row_id,source\n"x'), code=4))
+    def test_rejects_files_that_are_not_tables(self):
+        self.assertIn("columns", self.plan_error("validate", "--rows", self.write("a.csv", "one,two\n1,2\n"), code=4))
+        self.assertIn("closed", self.plan_error("validate", "--rows", self.write("b.csv", 'row_id,source\n"x'), code=4))
         answer = run("plan", "validate", "--rows", self.path("none.csv"))
         self.assertEqual(answer.returncode, 4)
 
 
-class Words(Planning):
-    def test_large_and_small_figures_can_be_read(self):
-        said = self.done("estimate", "--model", "llama3-70b", "--cluster", "selene", "--gpus", "512", "--tp", "8", "--pp", "4",
+class ReportText(PlanTestCase):
+    def test_groups_digits_of_large_numbers(self):
+        text = self.run_plan("estimate", "--model", "llama3-70b", "--cluster", "selene", "--gpus", "512", "--tp", "8", "--pp", "4",
                          "--global-batch", "1024", "--tokens", "15T", "--html", self.path("plan.html"))
-        self.assertRegex(said, r"[\d,]+,\d{3},\d{3} processor-hours, \$[\d,]+,\d{3},\d{3}")
+        self.assertRegex(text, r"[\d,]+,\d{3},\d{3} device-hours, \$[\d,]+,\d{3},\d{3}")
         with open(self.path("plan.html")) as file:
-            self.assertIn("A step, s<", file.read())
-        said = self.done("estimate", "--model", "gpt-tiny", "--cluster", "selene", "--gpus", "8", "--global-batch", "8")
-        self.assertRegex(said, r"(?m)^gpt-tiny: \d+,\d{3} parameters")
+            self.assertIn("Step time, s<", file.read())
+        text = self.run_plan("estimate", "--model", "gpt-tiny", "--cluster", "selene", "--gpus", "8", "--global-batch", "8")
+        self.assertRegex(text, r"(?m)^gpt-tiny: \d+,\d{3} parameters")
 
-    def test_what_is_needed_adds_up_to_its_parts(self):
-        said = self.done("estimate", "--model", "llama3-70b", "--cluster", "selene", "--gpus", "512", "--tp", "8", "--pp", "4",
+    def test_needed_memory_equals_sum_of_its_parts(self):
+        text = self.run_plan("estimate", "--model", "llama3-70b", "--cluster", "selene", "--gpus", "512", "--tp", "8", "--pp", "4",
                          "--global-batch", "1024")
-        line = next(line for line in said.splitlines() if "needs" in line)
+        line = next(line for line in text.splitlines() if "needs" in line)
         whole = float(re.search(r"needs ([\d.]+) GB", line)[1])
         parts = [float(part) for part in re.findall(r"(?:states|activations|buffers|context|fragmentation) ([\d.]+)", line)]
         self.assertEqual(len(parts), 5)
         self.assertAlmostEqual(whole, sum(parts), delta=0.3)
-        self.assertRegex(said, r"\n *stage 0 .* 3\.00 GB ")  # its context, as in the reason
+        self.assertRegex(text, r"\n *stage 0 .* 3\.00 GB ")  # the same context as in the reason line
         self.assertIn("context 3.0,", line)
 
-    def test_a_name_is_listed_once(self):
-        said = self.refused("estimate", "--model", "foo", "--cluster", "selene")
-        self.assertEqual(said.count("mixtral-8x7b"), 1, said)
+    def test_error_lists_each_model_name_once(self):
+        text = self.plan_error("estimate", "--model", "foo", "--cluster", "selene")
+        self.assertEqual(text.count("mixtral-8x7b"), 1, text)
 
 
-class Refused(Planning):
-    def test_names_that_are_not_known(self):
-        self.assertIn("H100-80GB-SXM", self.refused("estimate", "--model", "llama-7b", "--processor", "H10O"))
-        self.assertIn("selene", self.refused("estimate", "--model", "llama-7b", "--cluster", "selen"))
-        self.assertIn("llama-7b", self.refused("estimate", "--model", "llama-7", "--cluster", "selene"))
-        self.assertIn("selective", self.refused("estimate", "--model", "llama-7b", "--processor", "A100", "--recompute", "selctive"))
-        self.assertIn("topk", self.refused("estimate", "--model", "llama-7b", "--processor", "A100", "--compress", "topkk"))
-        self.assertIn("zb-v", self.refused("estimate", "--model", "llama-7b", "--processor", "A100", "--schedule", "zbv"))
+class InvalidOptions(PlanTestCase):
+    def test_unknown_names_suggest_the_nearest(self):
+        self.assertIn("H100-80GB-SXM", self.plan_error("estimate", "--model", "llama-7b", "--processor", "H10O"))
+        self.assertIn("selene", self.plan_error("estimate", "--model", "llama-7b", "--cluster", "selen"))
+        self.assertIn("llama-7b", self.plan_error("estimate", "--model", "llama-7", "--cluster", "selene"))
+        self.assertIn("selective", self.plan_error("estimate", "--model", "llama-7b", "--processor", "A100", "--recompute", "selctive"))
+        self.assertIn("topk", self.plan_error("estimate", "--model", "llama-7b", "--processor", "A100", "--compress", "topkk"))
+        self.assertIn("zb-v", self.plan_error("estimate", "--model", "llama-7b", "--processor", "A100", "--schedule", "zbv"))
 
-    def test_what_is_missing(self):
-        self.assertIn("--model", self.refused("estimate", "--cluster", "selene"))
-        self.assertIn("--cluster", self.refused("estimate", "--model", "llama-7b"))
+    def test_missing_options_and_fields_are_named(self):
+        self.assertIn("--model", self.plan_error("estimate", "--cluster", "selene"))
+        self.assertIn("--cluster", self.plan_error("estimate", "--model", "llama-7b"))
         config = self.write("config.json", '{"model_type": "llama", "hidden_size": 64}')
-        self.assertIn("num_hidden_layers", self.refused("estimate", "--model", config, "--processor", "A100"))
+        self.assertIn("num_hidden_layers", self.plan_error("estimate", "--model", config, "--processor", "A100"))
 
-    def test_layouts_that_cannot_be(self):
+    def test_impossible_layouts_suggest_valid_values(self):
         some = ("estimate", "--model", "llama-7b", "--processor", "A100", "--gpus", "8")
-        self.assertIn("Try tp 4", self.refused(*some, "--tp", "7"))
-        self.assertIn("Try tp 2", self.refused(*some, "--tp", "3"))
-        self.assertIn("--dp 4", self.refused(*some, "--tp", "2", "--dp", "8"))
-        self.assertIn("8", self.refused(*some, "--pp", "8", "--global-batch", "8", "--micro-batch", "3"))
-        self.assertIn("32", self.refused(*some, "--pp", "4", "--schedule", "interleaved", "--interleave", "16",
+        self.assertIn("Try tp 4", self.plan_error(*some, "--tp", "7"))
+        self.assertIn("Try tp 2", self.plan_error(*some, "--tp", "3"))
+        self.assertIn("--dp 4", self.plan_error(*some, "--tp", "2", "--dp", "8"))
+        self.assertIn("8", self.plan_error(*some, "--pp", "8", "--global-batch", "8", "--micro-batch", "3"))
+        self.assertIn("32", self.plan_error(*some, "--pp", "4", "--schedule", "interleaved", "--interleave", "16",
                                          "--global-batch", "16"))
-        self.assertIn("fp8", self.refused(*some, "--precision", "fp8"))
+        self.assertIn("fp8", self.plan_error(*some, "--precision", "fp8"))
 
-    def test_absurd_sizes(self):
+    def test_out_of_range_sizes_are_rejected(self):
         some = ("estimate", "--model", "llama-7b", "--processor", "A100")
-        self.assertTrue(self.refused(*some, "--gpus", "100000000"))
-        self.assertTrue(self.refused(*some, "--gpus", "8", "--tp", "0"))
-        self.assertTrue(self.refused(*some, "--gpus", "8", "--seq", "-5"))
-        self.assertTrue(self.refused(*some, "--gpus", "8", "--tokens", "many", "--global-batch", "8"))
+        self.assertTrue(self.plan_error(*some, "--gpus", "100000000"))
+        self.assertTrue(self.plan_error(*some, "--gpus", "8", "--tp", "0"))
+        self.assertTrue(self.plan_error(*some, "--gpus", "8", "--seq", "-5"))
+        self.assertTrue(self.plan_error(*some, "--gpus", "8", "--tokens", "many", "--global-batch", "8"))
         cluster = self.write("c.toml", '[cluster]\nname = "x"\nprocessor = "H100"\nnodes = 0\n')
-        self.assertIn("at least 1", self.refused("estimate", "--model", "llama-7b", "--cluster", cluster))
+        self.assertIn("at least 1", self.plan_error("estimate", "--model", "llama-7b", "--cluster", cluster))
 
-    def test_options_without_effect_are_named_with_what_they_need(self):
+    def test_options_without_effect_name_what_they_need(self):
         some = ("estimate", "--model", "gpt2-124m", "--processor", "A100", "--gpus", "8")
         for words, need in ((("--set", "train.steps=3"), "--run RUN.toml"), (("--recompute-layers", "5"), "--recompute full"),
                             (("--threads", "4"), "a cluster of CPUs"), (("--shard-group", "4"), "--zero 1, 2 or 3"),
                             (("--keep-gathered",), "--zero 3"), (("--quantised", "--zero", "2"), "--zero 3"),
                             (("--expert-nodes", "2"), "a model with experts"), (("--expert-tp", "2"), "a model with experts")):
-            said = self.refused(*some, *words)
-            self.assertIn(f"{words[0]}: has no effect here; expected {need}", said)
-        self.assertIn("no experts", self.refused(*some, "--ep", "2"))
-        self.assertIn("shard_group = 3: must divide the 8", self.refused(*some, "--zero", "3", "--shard-group", "3"))
-        self.assertIn("--net-gbps: got nan", self.refused(*some, "--net-gbps", "nan"))
-        self.assertIn("--gpus: got 0; expected 1 to", self.refused(*some[:-1], "0"))
+            text = self.plan_error(*some, *words)
+            self.assertIn(f"{words[0]}: has no effect without {need}", text)
+        self.assertIn("no experts", self.plan_error(*some, "--ep", "2"))
+        self.assertIn("shard_group = 3: must divide the 8", self.plan_error(*some, "--zero", "3", "--shard-group", "3"))
+        self.assertIn("--net-gbps: got nan", self.plan_error(*some, "--net-gbps", "nan"))
+        self.assertIn("--gpus: got 0; expected 1 to", self.plan_error(*some[:-1], "0"))
 
-    def test_simulations_of_impossible_failures(self):
+    def test_invalid_failure_and_straggler_options_are_rejected(self):
         some = ("simulate", "--model", "gpt2-124m", "--processor", "A100", "--gpus", "8")
-        for words, said in ((("--mtbf", "-5"), "--mtbf: got -5"), (("--mtbf", "nan"), "--mtbf: got nan"),
+        for words, text in ((("--mtbf", "-5"), "--mtbf: got -5"), (("--mtbf", "nan"), "--mtbf: got nan"),
                             (("--interval-s", "-3"), "--interval-s: got -3"), (("--mtbf", "9", "--days", "0"), "--days: got 0"),
                             (("--straggler", ":2"), "--straggler: got :2"),
                             (("--straggler", "0:1.5", "--straggler", "0:2"), "got rank 0 twice")):
-            self.assertIn(said, self.refused(*some, *words))
+            self.assertIn(text, self.plan_error(*some, *words))
 
-    def test_a_result_that_cannot_be_written_is_refused_before_the_work(self):
+    def test_unwritable_output_is_rejected_before_the_work(self):
         some = ("simulate", "--model", "gpt2-124m", "--processor", "A100", "--gpus", "8")
         for words in (("--json", self.path("none/x.json")), ("--trace", self.path("none/x.json")), ("--json", self.folder.name)):
             answer = run("plan", *some, *words)
@@ -329,13 +329,13 @@ class Refused(Planning):
         self.assertIn("--out: got", answer.stderr)
         self.assertEqual(os.listdir(self.folder.name), [])
 
-    def test_a_cluster_file_with_a_slip(self):
+    def test_misspelt_key_in_cluster_file_suggests_the_nearest(self):
         cluster = self.write("c.toml", '[cluster]\nname = "x"\nprocessor = "H100"\nnodse = 4\n')
-        self.assertIn("nodes", self.refused("estimate", "--model", "llama-7b", "--cluster", cluster))
+        self.assertIn("nodes", self.plan_error("estimate", "--model", "llama-7b", "--cluster", cluster))
 
 
-class Numbers(Planning):
-    def test_the_lectures_numbers_beside_ours(self):
+class ReferenceNumbers(PlanTestCase):
+    def test_lab_numbers_match_lecture_figures(self):
         file = self.path("numbers.json")
         answer = run("lab", "numbers", "--json", file)
         self.assertEqual(answer.returncode, 0, answer.stderr)

@@ -1,12 +1,15 @@
-"""espalier and the C library under the newest torchrun, whose own store has MASTER_PORT: with its default rendezvous,
---standalone, c10d and on two hosts. Skips aloud where tools/install_packages could not install PyTorch."""
+"""End-to-end tests of espalier and the C library under torchrun (its store occupies MASTER_PORT): default
+rendezvous, --standalone, c10d, two hosts, and a restart. Skipped with a message if tools/install_packages could not install
+PyTorch."""
+import json
 import os
 import pathlib
+import signal
 import subprocess
 import unittest
 
-from driving import ESPALIER, LIMIT_S, free_port
-from train_test import InFolder
+from cli_runner import ESPALIER, LIMIT_S, free_port, ranks_of, wait_until
+from train_test import TempFolderTestCase
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TORCHRUN = SOURCE / "build-python-torch/bin/torchrun"
@@ -15,10 +18,10 @@ WAYS = {"default": [], "standalone": ["--standalone"], "c10d": ["--rdzv-backend"
 SETTINGS = ["--set", "run.threads=1", "--set", "comm.all_reduce=ring"]
 
 
-class UnderTorchrun(InFolder):
+class TorchrunTestCase(TempFolderTestCase):
     def setUp(self):
         if subprocess.run([TORCHRUN, "--help"], capture_output=True).returncode != 0 if TORCHRUN.exists() else True:
-            self.skipTest("no torchrun in build-python-torch: tools/install_packages test installs it where it can")
+            self.skipTest("build-python-torch has no torchrun: tools/install_packages test installs it if possible")
         super().setUp()
 
     def start(self, flags, *words):
@@ -41,28 +44,44 @@ class UnderTorchrun(InFolder):
         return [row["loss"] for row in self.metrics(name)]
 
 
-class Trainer(UnderTorchrun):
-    def test_trains_what_our_own_launcher_does(self):
+class Trainer(TorchrunTestCase):
+    def test_loss_equals_espalier_launch(self):
         self.train("--nproc", "2", "--run-dir", self.path("ours"), *SETTINGS, steps=6)
         for way in WAYS:
             self.run_all(self.start(self.flags(way), ESPALIER, "train", self.run_file(6), "--run-dir", self.path(way),
                                     *SETTINGS))
             self.assertEqual(self.losses(way), self.losses("ours"), way)
-            self.same_checkpoint(6, "ours", way)
+            self.assert_same_checkpoint(6, "ours", way)
 
-    def test_two_hosts_train_what_one_does(self):
+    def test_two_hosts_reach_loss_of_one_host(self):
         self.train("--nproc", "2", "--run-dir", self.path("ours"), *SETTINGS, steps=6)
         port = str(free_port())
-        for way, meeting in (("static", ["--master-addr", "127.0.0.1", "--master-port", port]),
+        for way, options in (("static", ["--master-addr", "127.0.0.1", "--master-port", port]),
                              ("c10d", ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "7",
                                       "--local-addr", "127.0.0.1"])):
-            hosts = [self.start([*meeting, "--nnodes", "2", "--node-rank", str(host), "--nproc_per_node", "1"], ESPALIER,
+            hosts = [self.start([*options, "--nnodes", "2", "--node-rank", str(host), "--nproc_per_node", "1"], ESPALIER,
                                 "train", self.run_file(6), "--run-dir", self.path("two-" + way), *SETTINGS)
                      for host in range(2)]
             self.run_all(*hosts)
             self.assertEqual(self.losses("two-" + way), self.losses("ours"), way)
 
-    def test_two_jobs_at_once_stay_apart(self):
+    def test_job_resumes_when_torchrun_restarts_it(self):
+        steps, settings = 600, [*SETTINGS, "--set", "checkpoint.every=20"]
+        self.train("--nproc", "2", "--run-dir", self.path("ours"), *settings, steps=steps)
+        job = self.start(["--max-restarts", "1", *self.flags("default")], ESPALIER, "train", self.run_file(steps),
+                         "--run-dir", self.path("killed"), *settings)
+        self.addCleanup(job.kill)
+        self.assertTrue(wait_until(lambda: self.logged_steps("killed") > 40 or job.poll() is not None))
+        os.kill(ranks_of(job.pid)[1], signal.SIGKILL)
+        self.run_all(job)
+        with open(self.path("killed/events.jsonl")) as file:
+            recovered = [event for event in map(json.loads, file) if event["event"] == "recovered"]
+        self.assertEqual([event["rung"] for event in recovered], ["disk"])
+        self.assertGreaterEqual(recovered[0]["step"], 20)
+        self.assertEqual(self.losses("killed"), self.losses("ours"))
+        self.assert_same_checkpoint(steps, "ours", "killed")
+
+    def test_concurrent_jobs_do_not_interfere(self):
         jobs = {name: self.start(["--standalone", "--nproc_per_node", "2"], ESPALIER, "train", self.run_file(6),
                                  "--run-dir", self.path(name), *SETTINGS, "--set", f"run.seed={seed}")
                 for seed, name in enumerate(("one", "other"))}
@@ -72,11 +91,11 @@ class Trainer(UnderTorchrun):
             self.assertEqual(self.losses(name), self.losses("ours-" + name))
 
 
-class Library(UnderTorchrun):
-    def test_c_and_python_sum_over_the_ranks(self):
+class CollectivesLibrary(TorchrunTestCase):
+    def test_c_and_python_sum_over_ranks(self):
         c, python = [os.environ["ESPALIER_C_EXAMPLE"]], ["/usr/bin/python3", SOURCE / "examples/python/all_reduce.py"]
         for way in WAYS:
-            for program in (c, python) if way == "default" else (c,):
+            for program in (c, python) if way != "static" else (c,):
                 output = self.run_all(self.start(self.flags(way), *program))
                 for rank in (0, 1):
                     self.assertIn(f"rank {rank} of 2", output, way)

@@ -1,5 +1,5 @@
-"""espalier train, generate and eval on a small model: learning, resuming bit for bit, stopping on signals, what the run
-folder holds, and what wrong input is answered with."""
+"""End-to-end tests of espalier train, generate and eval on a small model: learning, bit-identical resume, signals, the
+contents of the run folder, and error messages."""
 import json
 import math
 import os
@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import unittest
 
-from driving import ESPALIER, run, start, wait_until
+from cli_runner import ESPALIER, run, start, wait_until
 
 RUN = """
 [run]
@@ -38,7 +38,7 @@ warmup = 2
 """
 
 
-class InFolder(unittest.TestCase):
+class TempFolderTestCase(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="espalier-train-")
         self.addCleanup(shutil.rmtree, self.folder)
@@ -49,7 +49,7 @@ class InFolder(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def run_file(self, steps=20, dropout=0.0):
-        """Put in place whole: a rank started before may be reading it."""
+        """Writes run.toml atomically, because a rank that is still running may read it."""
         with open(self.path("run.toml.new"), "w") as file:
             file.write(RUN.format(folder=self.folder, steps=steps, dropout=dropout))
         os.replace(self.path("run.toml.new"), self.path("run.toml"))
@@ -64,8 +64,8 @@ class InFolder(unittest.TestCase):
         with open(self.path(run_dir + "/metrics.jsonl")) as file:
             return [json.loads(line) for line in file]
 
-    def steps_made(self, run_dir):
-        """How many steps a run under way has told of; its last line may be half written."""
+    def logged_steps(self, run_dir):
+        """Number of steps in metrics.jsonl of a running job; the last line may be incomplete."""
         try:
             with open(self.path(run_dir + "/metrics.jsonl"), "rb") as file:
                 return file.read().count(b"\n")
@@ -73,7 +73,7 @@ class InFolder(unittest.TestCase):
             return 0
 
     def files(self, run_dir="run"):
-        """Every file of a run folder with what it holds."""
+        """All files of a run folder: relative path to content."""
         held = {}
         for folder, _, names in os.walk(self.path(run_dir)):
             for name in names:
@@ -88,27 +88,27 @@ class InFolder(unittest.TestCase):
         with open(self.path(f"{run_dir}/checkpoints/step-{step}/manifest.json")) as file:
             return json.load(file)
 
-    def same_checkpoint(self, step, one, other):
+    def assert_same_checkpoint(self, step, one, other):
         a, b = self.manifest(step, one), self.manifest(step, other)
         self.assertEqual(a["files"], b["files"])  # sizes and checksums of parameters and optimizer state
         self.assertEqual({k: v for k, v in a["state"].items() if k not in ("run", "restarts")},
                          {k: v for k, v in b["state"].items() if k not in ("run", "restarts")})
 
 
-class Learning(InFolder):
-    def test_one_is_not_many(self):
+class Learning(TempFolderTestCase):
+    def test_log_uses_singular_for_one_rank_and_step(self):
         answer = self.train("--set", "train.global_batch=1", "--set", "run.threads=1", "--set", "train.warmup=0", steps=1)
         self.assertIn("on 1 rank (allreduce, dp=1) of 1 thread; 1 step of 1 sequence × 32 tokens", answer.stderr)
         self.assertIn("done after 1 step,", answer.stdout)
 
-    def test_the_loss_falls_from_ln_v(self):
+    def test_loss_starts_at_ln_vocabulary_size_and_falls(self):
         self.train(steps=60)
         losses = [m["loss"] for m in self.metrics()]
         self.assertLess(abs(losses[0] - math.log(257)), 0.3)
         self.assertLess(losses[-1], losses[0] - 2)
         self.assertLess(self.metrics()[-1]["val_loss"], losses[0] - 2)
 
-    def test_micro_batches_do_not_show(self):
+    def test_loss_is_independent_of_micro_batch(self):
         self.train("--run-dir", self.path("whole"), "--set", "train.precision=fp64")
         self.train("--run-dir", self.path("split"), "--set", "train.precision=fp64", "--set", "train.micro_batch=2")
         for a, b in zip(self.metrics("whole"), self.metrics("split")):
@@ -121,38 +121,38 @@ class Learning(InFolder):
         self.train("--run-dir", self.path("c"), "--set", "train.recompute=full", dropout=0.1)
         self.train("--run-dir", self.path("d"), "--set", "train.recompute=selective", dropout=0.1)
         for other in "bcd":
-            self.same_checkpoint(20, "a", other)
+            self.assert_same_checkpoint(20, "a", other)
 
 
-class Resume(InFolder):
-    def test_stopping_and_resuming_equals_not_stopping(self):
+class Resume(TempFolderTestCase):
+    def test_resumed_run_equals_uninterrupted_run(self):
         self.train("--run-dir", self.path("whole"), dropout=0.1)
-        # The same schedule, cut by a step limit that the run file does not know of: a copy of the state at step 8.
+        # The run file still says 20 steps; removing later checkpoints simulates an interruption after step 8.
         self.train("--run-dir", self.path("cut"), "--set", "checkpoint.every=8", "--set", "checkpoint.keep=0", dropout=0.1)
         for step in (16, 20):
             shutil.rmtree(self.path(f"cut/checkpoints/step-{step}"))
         answer = self.train("--run-dir", self.path("cut"), dropout=0.1)
         self.assertIn("resumed from", answer.stderr)
-        self.same_checkpoint(20, "whole", "cut")
+        self.assert_same_checkpoint(20, "whole", "cut")
         steps = [m["step"] for m in self.metrics("cut")]
         self.assertEqual(steps, list(range(1, 21)))
         whole = {m["step"]: m["loss"] for m in self.metrics("whole")}
         self.assertEqual([m["loss"] for m in self.metrics("cut")], [whole[s] for s in steps])
 
-    def test_checkpoints_written_in_the_background_are_the_same(self):
+    def test_async_checkpoints_equal_sync_checkpoints(self):
         self.train("--set", "checkpoint.every=5", "--run-dir", self.path("plain"))
         self.train("--set", "checkpoint.every=5", "--set", "checkpoint.async=true", "--run-dir", self.path("behind"))
         for step in (10, 15, 20):
-            self.same_checkpoint(step, "plain", "behind")
+            self.assert_same_checkpoint(step, "plain", "behind")
 
-    def test_an_incomplete_checkpoint_is_passed_over(self):
+    def test_skips_incomplete_checkpoint(self):
         self.train("--set", "checkpoint.every=10")
         os.remove(self.path("run/checkpoints/step-20/manifest.json"))
         answer = self.train()
         self.assertIn("step-10", answer.stderr)
-        self.assertIn("passed over", answer.stderr)
+        self.assertIn("skipped checkpoint", answer.stderr)
 
-    def test_a_damaged_checkpoint_is_an_error_not_a_guess(self):
+    def test_rejects_damaged_checkpoint(self):
         self.train()
         path = self.path("run/checkpoints/step-20/model-00001-of-00001.safetensors")
         with open(path, "r+b") as file:
@@ -164,45 +164,45 @@ class Resume(InFolder):
         self.assertEqual(answer.returncode, 4)
         self.assertIn("damaged", answer.stderr)
 
-    def test_another_optimizer_is_refused(self):
+    def test_rejects_resume_with_other_optimizer(self):
         self.train()
         answer = run("train", self.run_file(30), "--set", "train.optimizer=sgd")
         self.assertEqual(answer.returncode, 2)
         self.assertIn("adamw", answer.stderr)
 
 
-class Signals(InFolder):
-    def test_a_closed_terminal_checkpoints(self):
+class Signals(TempFolderTestCase):
+    def test_closed_terminal_writes_checkpoint(self):
         for words in ([], ["--nproc", "2"]):
-            ours, theirs = pty.openpty()
+            parent_end, child_end = pty.openpty()
             process = subprocess.Popen(["setsid", "--ctty", "--wait", ESPALIER, "train", self.run_file(100000), *words, "--run-dir",
-                                        self.path("closed")], stdin=theirs, stdout=theirs, stderr=theirs)
-            os.close(theirs)
-            self.assertTrue(wait_until(lambda: self.steps_made("closed") >= 3))
-            os.close(ours)
+                                        self.path("closed")], stdin=child_end, stdout=child_end, stderr=child_end)
+            os.close(child_end)
+            self.assertTrue(wait_until(lambda: self.logged_steps("closed") >= 3))
+            os.close(parent_end)
             self.assertEqual(process.wait(60), 75)
             self.assertEqual(len(self.checkpoints("closed")), 1)
             shutil.rmtree(self.path("closed"))
 
-    def test_sighup_that_is_ignored_stays_so(self):
+    def test_keeps_sighup_ignored_under_nohup(self):
         process = subprocess.Popen(["nohup", ESPALIER, "train", self.run_file(100000)], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.assertTrue(wait_until(lambda: self.steps_made("run") >= 3))
+        self.assertTrue(wait_until(lambda: self.logged_steps("run") >= 3))
         process.send_signal(signal.SIGHUP)
-        at = self.steps_made("run")
-        self.assertTrue(wait_until(lambda: self.steps_made("run") >= at + 20))
+        at = self.logged_steps("run")
+        self.assertTrue(wait_until(lambda: self.logged_steps("run") >= at + 20))
         self.assertIsNone(process.poll())
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(60), 75)
 
     def stop_with(self, number):
         process = start("train", self.run_file(100000))
-        self.assertTrue(wait_until(lambda: self.steps_made("run") >= 3 or process.poll() is not None))
+        self.assertTrue(wait_until(lambda: self.logged_steps("run") >= 3 or process.poll() is not None))
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
         return process.returncode, errors
 
-    def test_sigterm_checkpoints_and_asks_to_be_requeued(self):
+    def test_sigterm_writes_checkpoint_and_exits_with_75(self):
         code, errors = self.stop_with(signal.SIGTERM)
         self.assertEqual(code, 75, errors)
         steps = os.listdir(self.path("run/checkpoints"))
@@ -212,10 +212,10 @@ class Signals(InFolder):
         self.assertEqual(answer.returncode, 0, answer.stderr)
         self.assertIn(f"at step {at}", answer.stderr)
 
-    def test_sigint_does_too(self):
+    def test_sigint_exits_with_75(self):
         self.assertEqual(self.stop_with(signal.SIGINT)[0], 75)
 
-    def test_a_run_that_is_killed_leaves_no_half_checkpoint_in_use(self):
+    def test_resume_ignores_partial_checkpoint_of_killed_run(self):
         process = start("train", self.run_file(100000), "--set", "checkpoint.every=1", "--set", "log.every=1000000")
         folder = self.path("run/checkpoints")
         self.assertTrue(wait_until(lambda: os.path.isdir(folder) and
@@ -228,8 +228,8 @@ class Signals(InFolder):
         self.assertFalse([n for n in os.listdir(folder) if n.startswith(".partial")])
 
 
-class Folder(InFolder):
-    def test_it_holds_what_was_promised(self):
+class RunFolder(TempFolderTestCase):
+    def test_contains_documented_files_and_fields(self):
         self.train("--set", "log.trace=true", "--set", "train.eval_every=10")
         for line in self.metrics():
             for key in "step loss grad_norm lr tokens tokens_per_s step_ms mfu".split():
@@ -253,10 +253,10 @@ class Folder(InFolder):
             names = {event.get("name") for event in json.load(file)["traceEvents"]}
         self.assertTrue({"forward", "backward", "optimizer"} <= names)
         answer = run("train", self.path("run/run.toml"), "--resume", "none", "--run-dir", self.path("again"))
-        self.assertEqual(answer.returncode, 0, answer.stderr)  # the resolved file is a run file
-        self.same_checkpoint(20, "run", "again")
+        self.assertEqual(answer.returncode, 0, answer.stderr)  # the resolved run.toml is itself a valid run file
+        self.assert_same_checkpoint(20, "run", "again")
 
-    def test_the_page_of_keys_is_what_the_binary_prints(self):
+    def test_run_file_md_matches_output_of_train_keys_option(self):
         page = os.path.join(os.path.dirname(__file__), "../../docs/run_file.md")
         with open(page) as file:
             self.assertEqual(run("train", "--keys").stdout, file.read(), "espalier train --keys > docs/run_file.md")
@@ -290,99 +290,99 @@ class Folder(InFolder):
         self.assertGreater(records, 20 * 5)
 
 
-class Errors(InFolder):
-    def refused(self, code, *words, arguments=()):
+class Errors(TempFolderTestCase):
+    def assert_rejected(self, code, *words, arguments=()):
         answer = run("train", self.path("run.toml"), *arguments)
         self.assertEqual(answer.returncode, code, answer.stderr)
         for word in words:
             self.assertIn(word, answer.stderr)
 
-    def test_typos_name_the_nearest_key(self):
+    def test_suggests_nearest_key(self):
         self.run_file()
-        self.refused(2, "steps", arguments=["--set", "train.setps=5"])
-        self.refused(2, "train", arguments=["--set", "trian.steps=5"])
+        self.assert_rejected(2, "steps", arguments=["--set", "train.setps=5"])
+        self.assert_rejected(2, "train", arguments=["--set", "trian.steps=5"])
         with open(self.path("run.toml"), "a") as file:
             file.write("weight_dacay = 1.0\n")
-        self.refused(2, "weight_decay", "run.toml:")
+        self.assert_rejected(2, "weight_decay", "run.toml:")
 
-    def test_values_that_do_not_fit_say_what_would(self):
+    def test_invalid_values_name_valid_values(self):
         self.run_file()
-        self.refused(2, "divide", arguments=["--set", "train.micro_batch=3"])
-        self.refused(2, "whole number", arguments=["--set", "train.steps=many"])
-        self.refused(2, "cosine", arguments=["--set", "train.schedule=cosinus"])
-        self.refused(2, "heads", arguments=["--set", "model.heads=5"])
-        self.refused(2, "gpt2-124m", arguments=["--set", "model.preset=gpt2-124"])
+        self.assert_rejected(2, "divide", arguments=["--set", "train.micro_batch=3"])
+        self.assert_rejected(2, "expected an integer", arguments=["--set", "train.steps=many"])
+        self.assert_rejected(2, "cosine", arguments=["--set", "train.schedule=cosinus"])
+        self.assert_rejected(2, "heads", arguments=["--set", "model.heads=5"])
+        self.assert_rejected(2, "gpt2-124m", arguments=["--set", "model.preset=gpt2-124"])
 
-    def test_a_value_that_fits_no_rank_is_refused_once(self):
+    def test_reports_invalid_value_once_for_all_ranks(self):
         for method, setting in (("local", "sync.tau=0"), ("diloco", "sync.outer_lr=-1"), ("diloco", "sync.period=-1")):
             answer = self.train("--nproc", "2", "--set", "sync.method=" + method, "--set", setting, code=2)
             self.assertEqual(answer.stderr.count("\n"), 1, answer.stderr)
             self.assertIn(setting.replace("=", ": got "), answer.stderr)
 
-    def test_a_decay_longer_than_the_run_is_told(self):
+    def test_warns_when_decay_exceeds_run(self):
         answer = self.train("--set", "train.schedule=wsd", "--set", "train.decay_steps=100", steps=4)
         self.assertIn("train.decay_steps = 100: longer than the run; clamped to train.steps = 4", answer.stderr)
 
-    def test_numbers_are_finite(self):
+    def test_rejects_non_finite_numbers(self):
         self.run_file()
         for value in ("inf", "-inf", "nan"):
-            self.refused(2, "train.lr", "finite", value, arguments=["--set", "train.lr=" + value])
-        self.refused(2, "sync.bucket_mb", "finite", arguments=["--set", "sync.bucket_mb=inf"])
+            self.assert_rejected(2, "train.lr", "finite", value, arguments=["--set", "train.lr=" + value])
+        self.assert_rejected(2, "sync.bucket_mb", "finite", arguments=["--set", "sync.bucket_mb=inf"])
         with open(self.path("run.toml"), "a") as file:
             file.write("clip = nan\n")
-        self.refused(2, "run.toml:", "train.clip", "finite")
+        self.assert_rejected(2, "run.toml:", "train.clip", "finite")
 
-    def test_a_name_is_no_path(self):
+    def test_rejects_run_name_with_path(self):
         self.run_file()
         for name in ("../../out", "a/b", "..", "."):
-            self.refused(2, "run.name = " + name, "run.dir", arguments=["--set", f'run.name="{name}"'])
+            self.assert_rejected(2, "run.name = " + name, "run.dir", arguments=["--set", f'run.name="{name}"'])
 
-    def test_resuming_from_nothing_is_refused(self):
+    def test_rejects_empty_resume_and_run_dir(self):
         self.run_file()
         for words in (["--resume", ""], ["--set", "checkpoint.resume="]):
-            self.refused(2, "auto, none", arguments=words)
-        self.refused(2, "--run-dir", arguments=["--run-dir", ""])
+            self.assert_rejected(2, "auto, none", arguments=words)
+        self.assert_rejected(2, "--run-dir", arguments=["--run-dir", ""])
         self.assertFalse(os.path.exists(self.path("run")))
 
-    def test_a_vocabulary_too_small_for_the_text_is_the_one_blamed(self):
+    def test_names_vocab_key_when_vocabulary_is_too_small(self):
         self.run_file()
-        self.refused(2, "model.vocab = 10: the text has id 122; set at least 123", arguments=["--set", "model.vocab=10"])
+        self.assert_rejected(2, "model.vocab = 10: the text has token id 122; set at least 123", arguments=["--set", "model.vocab=10"])
         self.train("--set", "model.vocab=123", steps=2)
 
-    def test_ranks_that_a_launcher_started_are_as_many_as_they_are(self):
+    def test_rejects_nproc_other_than_world_size(self):
         environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",
                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
         answer = subprocess.run([ESPALIER, "train", self.run_file(), "--nproc", "4"], env=environment, text=True,
                                 capture_output=True, timeout=60)
         self.assertEqual(answer.returncode, 2, answer.stderr)
-        self.assertIn("--nproc 4: ", answer.stderr)
-        self.assertIn("has started 2 ranks", answer.stderr)
+        self.assertIn("--nproc: got 4", answer.stderr)
+        self.assertIn("has already started 2 ranks", answer.stderr)
 
-    def test_what_no_memory_holds_is_told_in_plain_words(self):
+    def test_reports_out_of_memory(self):
         def little():
             resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 
         if subprocess.run([ESPALIER, "--version"], capture_output=True, preexec_fn=little).returncode != 0:
-            self.skipTest("this build does not start within 2 GiB of addresses")
+            self.skipTest("this build does not start within 2 GiB of address space")
         answer = subprocess.run([ESPALIER, "train", self.run_file(), "--set", "train.global_batch=67108864", "--set",
                                  "train.micro_batch=1"], capture_output=True, text=True, timeout=120, preexec_fn=little)
         self.assertEqual(answer.returncode, 1, answer.stderr)
         self.assertIn("out of memory: ", answer.stderr)
         self.assertNotIn("bad_alloc", answer.stderr)
 
-    def test_layouts_that_the_ranks_do_not_make_are_refused(self):
+    def test_rejects_layout_that_does_not_match_world_size(self):
         self.run_file()
-        self.refused(2, "2 ranks", "has 1", arguments=["--set", "parallel.tp=2"])
-        self.refused(2, "allreduce", arguments=["--set", "sync.method=zero9"])
+        self.assert_rejected(2, "2 ranks", "has 1", arguments=["--set", "parallel.tp=2"])
+        self.assert_rejected(2, "allreduce", arguments=["--set", "sync.method=zero9"])
 
-    def test_missing_files_are_named(self):
+    def test_names_missing_files(self):
         self.run_file()
-        self.refused(4, "nowhere.txt", arguments=["--set", "data.train=" + self.path("nowhere.txt")])
+        self.assert_rejected(4, "nowhere.txt", arguments=["--set", "data.train=" + self.path("nowhere.txt")])
         answer = run("train", self.path("absent.toml"))
         self.assertEqual(answer.returncode, 4)
         self.assertIn("absent.toml", answer.stderr)
 
-    def test_a_text_shorter_than_a_sequence_is_refused(self):
+    def test_rejects_text_shorter_than_sequence(self):
         self.run_file()
         with open(self.path("short.txt"), "w") as file:
             file.write("short")
@@ -390,21 +390,21 @@ class Errors(InFolder):
                      "--set", "data.val_fraction=0")
         self.assertEqual(answer.returncode, 2, answer.stderr)
 
-    def test_broken_toml_has_line_and_column(self):
+    def test_toml_errors_name_line_and_column(self):
         with open(self.path("run.toml"), "w") as file:
             file.write("[run\n")
-        self.refused(2, "run.toml:1:")
+        self.assert_rejected(2, "run.toml:1:")
 
 
-class Generation(InFolder):
-    def test_a_trained_model_says_what_it_learned(self):
+class Generation(TempFolderTestCase):
+    def test_generates_learned_text(self):
         self.train(steps=150)
         answer = run("generate", "--checkpoint", self.path("run"), "--prompt", "the quick ", "--tokens", "20",
                      "--temperature", "0")
         self.assertEqual(answer.returncode, 0, answer.stderr)
         self.assertIn("the quick brown fox", answer.stdout)
 
-    def test_an_encoder_and_decoder_answers_what_it_was_asked(self):
+    def test_encoder_decoder_answers_trained_pairs(self):
         pairs = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
         with open(self.path("pairs.jsonl"), "w") as file:
             for source, target in pairs.items():
@@ -433,13 +433,13 @@ eval_every = 0
             self.assertEqual(answer.returncode, 0, answer.stderr)
             self.assertEqual(answer.stdout, f"{source}\n{target}\n")
 
-    def test_choices_depend_on_the_seed_alone(self):
+    def test_sampling_depends_only_on_seed(self):
         self.train(steps=5)
-        said = [subprocess.run([ESPALIER, "generate", "--checkpoint", self.path("run"), "--tokens", "100", "--seed", seed,
+        texts = [subprocess.run([ESPALIER, "generate", "--checkpoint", self.path("run"), "--tokens", "100", "--seed", seed,
                                 "--top-k", "50", "--threads", threads], capture_output=True, timeout=60, check=True).stdout
-                for seed, threads in (("1", "1"), ("1", "2"), ("2", "1"))]  # bytes: untrained, it says no UTF-8
-        self.assertEqual(said[0], said[1])
-        self.assertNotEqual(said[0], said[2])
+                for seed, threads in (("1", "1"), ("1", "2"), ("2", "1"))]  # bytes: untrained output is not UTF-8
+        self.assertEqual(texts[0], texts[1])
+        self.assertNotEqual(texts[0], texts[2])
 
     def test_eval_reports_every_token(self):
         self.train(steps=30)
@@ -453,7 +453,7 @@ eval_every = 0
         self.assertAlmostEqual(result["perplexity"], math.exp(result["loss"]))
         self.assertLess(result["loss"], math.log(257))
 
-    def test_eval_of_what_cannot_be_names_the_file(self):
+    def test_eval_errors_name_the_file(self):
         self.train(steps=2)
         for flag, text, says in (("--text", "", ": got 0 tokens"), ("--ids", "1 999", ", line 1: got the token id 999"),
                                  ("--ids", "1 2\n1 -4", ", line 2: got the token id -4")):
@@ -465,7 +465,7 @@ eval_every = 0
         answer = run("eval", "--checkpoint", self.path("run"), "--text", self.path("text.txt"), "--json", "-")
         self.assertIn("loss", json.loads(answer.stdout))
 
-    def test_eval_of_encoders_is_by_their_own_objective(self):
+    def test_eval_uses_the_training_objective_of_encoders(self):
         for arch, objective in (("bert", "masked_token"), ("t5", "span_corruption")):
             self.train("--set", "model.arch=" + arch, "--run-dir", self.path(arch), steps=3)
             answer = run("eval", "--checkpoint", self.path(arch), "--text", self.path("text.txt"), "--json",
@@ -479,15 +479,15 @@ eval_every = 0
             self.assertLess(result["tokens"] / os.path.getsize(self.path("text.txt")), 0.3)
             self.assertAlmostEqual(result["loss"], math.log(257), delta=1.5)
 
-    def test_a_folder_without_checkpoint_is_an_error(self):
+    def test_rejects_folder_without_checkpoint(self):
         answer = run("generate", "--checkpoint", self.folder)
         self.assertEqual(answer.returncode, 4)
         self.assertIn("no complete checkpoint", answer.stderr)
 
 
-class Precision(InFolder):
-    def test_sixteen_bits_follow_fp32(self):
-        sgd = ["--set", "train.optimizer=sgd", "--set", "train.clip=0"]  # as the equivalence level is defined: ten steps
+class Precision(TempFolderTestCase):
+    def test_bf16_and_fp16_losses_stay_close_to_fp32(self):
+        sgd = ["--set", "train.optimizer=sgd", "--set", "train.clip=0"]  # equivalence is defined for ten SGD steps
         self.train("--run-dir", self.path("fp32"), *sgd, steps=10)
         for precision in ("bf16", "fp16"):
             self.train("--run-dir", self.path("sgd" + precision), "--set", "train.precision=" + precision, *sgd, steps=10)

@@ -1,4 +1,4 @@
-"""One rank of the backend's test: every call against what it must give, then DistributedDataParallel."""
+"""One rank of torch_test.py: checks the result of every call of the backend, then DistributedDataParallel."""
 import datetime
 import faulthandler
 import os
@@ -78,7 +78,7 @@ def collectives():
     out = torch.empty(2 * size, 3)
     dist.all_to_all_single(out, values(rank, 6 * size).view(2 * size, 3))
     same(out, torch.cat([values(r, 6 * size).view(2 * size, 3)[2 * rank:2 * rank + 2] for r in range(size)]))
-    # rank r gives r + 1 rows to everyone
+    # rank r sends r + 1 rows to each rank
     out = torch.empty(sum(range(1, size + 1)), 2)
     dist.all_to_all_single(out, torch.full(((rank + 1) * size, 2), float(rank)), list(range(1, size + 1)),
                            [rank + 1] * size)
@@ -99,7 +99,7 @@ def strided():
     dist.all_reduce(table[:, 1])
     same(table[:, 1], torch.full((6,), float(sum(range(size)))))
     same(table[:, 0], torch.zeros(6))
-    parameter = nn.Parameter(torch.full((3, 2), float(rank)).t())  # a leaf that asks for gradients
+    parameter = nn.Parameter(torch.full((3, 2), float(rank)).t())  # a leaf tensor that requires gradients
     assert not parameter.is_contiguous()
     dist.broadcast(parameter, src=size - 1)
     same(parameter.detach(), torch.full((2, 3), float(size - 1)))
@@ -120,16 +120,16 @@ def asynchronous():
         same(future.wait()[0], total())
     doubled = dist.all_reduce(tensors[0].zero_(), async_op=True).get_future().then(lambda f: f.value()[0] + 1)
     same(doubled.wait(), torch.ones(1003))
-    for _ in range(1500):  # nobody waits for these; they must not pile up
+    for _ in range(1500):  # these calls are never waited for; they must not accumulate
         dist.all_reduce(tensors[1], op=dist.ReduceOp.MAX, async_op=True)
     dist.barrier()
 
 
 def messages():
     ahead, behind = (rank + 1) % size, (rank - 1) % size
-    big = 1 << 20  # more than any transport keeps for a receiver that is not there
+    big = 1 << 20  # larger than the send buffer of any transport
     out, got = torch.full((big,), float(rank)), torch.empty(big)
-    sent = dist.isend(out, ahead)  # everyone sends first
+    sent = dist.isend(out, ahead)  # every rank sends first
     dist.recv(got, behind)
     sent.wait()
     same(got, torch.full((big,), float(behind)))
@@ -137,7 +137,7 @@ def messages():
     for work in works:
         work.wait()
     same(got, torch.full((big,), float(ahead)))
-    if rank == 0:  # in the order they were started
+    if rank == 0:  # messages must arrive in the order in which they were sent
         for i in range(5):
             dist.send(torch.tensor([i]), 1)
     elif rank == 1:
@@ -153,53 +153,53 @@ def groups():
         x = torch.tensor([1.0])
         dist.all_reduce(x, group=pair)
         same(x, torch.tensor([2.0]))
-        if rank == 0:  # the other keeps it to its end, and is waited for by nobody
+        if rank == 0:  # the other rank keeps the group until its exit; no rank waits for it
             dist.destroy_process_group(pair)
             del pair
     dist.barrier()
 
 
-def refusals():
-    def refused(word, call):
+def rejections():
+    def expect_rejected(word, call):
         try:
             call()
         except (ValueError, RuntimeError) as error:
             assert word in str(error), error
         else:
-            raise AssertionError(word)
-    refused("bool", lambda: dist.all_reduce(torch.tensor([True])))
-    refused("MIN and MAX", lambda: dist.all_reduce(torch.tensor([1]), op=dist.ReduceOp.BOR))
-    refused("tags", lambda: dist.isend(torch.zeros(1), (rank + 1) % size, tag=3))
-    refused("named", lambda: dist.recv(torch.zeros(1)))
-    refused("dense CPU", lambda: dist.all_reduce(torch.zeros(2, device="meta")))
+            raise AssertionError(f"{word}: the call was accepted")
+    expect_rejected("bool", lambda: dist.all_reduce(torch.tensor([True])))
+    expect_rejected("MIN and MAX", lambda: dist.all_reduce(torch.tensor([1]), op=dist.ReduceOp.BOR))
+    expect_rejected("tags", lambda: dist.isend(torch.zeros(1), (rank + 1) % size, tag=3))
+    expect_rejected("named", lambda: dist.recv(torch.zeros(1)))
+    expect_rejected("dense CPU", lambda: dist.all_reduce(torch.zeros(2, device="meta")))
     ones = torch.ones
-    refused("not with itself", lambda: dist.send(ones(1), rank))
-    # Sizes and types that do not fit.
-    refused("invalid tensor type at index 0", lambda: dist.all_gather_into_tensor(ones(size * 2), ones(2).double()))
-    refused("invalid tensor type at index 0", lambda: dist.reduce_scatter_tensor(ones(2), ones(size * 2).double()))
-    refused("Incorrect output list size 1", lambda: dist.all_gather([ones(2)], ones(2)))
-    refused("invalid tensor size at index 0 (expected (2,), got (1,))",
+    expect_rejected("not with itself", lambda: dist.send(ones(1), rank))
+    # Mismatched sizes and types.
+    expect_rejected("invalid tensor type at index 0", lambda: dist.all_gather_into_tensor(ones(size * 2), ones(2).double()))
+    expect_rejected("invalid tensor type at index 0", lambda: dist.reduce_scatter_tensor(ones(2), ones(size * 2).double()))
+    expect_rejected("Incorrect output list size 1", lambda: dist.all_gather([ones(2)], ones(2)))
+    expect_rejected("invalid tensor size at index 0 (expected (2,), got (1,))",
             lambda: dist.all_gather([ones(1), ones(3), *[ones(2)] * (size - 2)], ones(2)))
-    refused("Incorrect output list size", lambda: dist.gather(ones(2), [ones(2)] * (size + 1), dst=rank))
-    refused("invalid tensor size at index 0", lambda: dist.gather(ones(2), [ones(3)] * size, dst=rank))
-    refused("Incorrect input list size", lambda: dist.scatter(ones(2), [ones(2)] * (size + 1), src=rank))
-    refused("invalid tensor size at index 0", lambda: dist.scatter(ones(2), [ones(1)] * size, src=rank))
-    refused("invalid tensor type", lambda: dist.GroupMember.WORLD.scatter(
+    expect_rejected("Incorrect output list size", lambda: dist.gather(ones(2), [ones(2)] * (size + 1), dst=rank))
+    expect_rejected("invalid tensor size at index 0", lambda: dist.gather(ones(2), [ones(3)] * size, dst=rank))
+    expect_rejected("Incorrect input list size", lambda: dist.scatter(ones(2), [ones(2)] * (size + 1), src=rank))
+    expect_rejected("invalid tensor size at index 0", lambda: dist.scatter(ones(2), [ones(1)] * size, src=rank))
+    expect_rejected("invalid tensor type", lambda: dist.GroupMember.WORLD.scatter(
         [ones(2)], [[ones(2).double()] * size], options(dist.ScatterOptions(), rank)))
-    refused("Incorrect input list size", lambda: dist.reduce_scatter(ones(2), [ones(2)] * (size + 1)))
-    refused("invalid tensor size at index 1", lambda: dist.reduce_scatter(ones(2), [ones(2)] + [ones(3)] * (size - 1)))
-    refused("does not divide equally", lambda: dist.all_to_all_single(ones(size + 1), ones(size + 1)))
-    refused("Split sizes [1, 1, 1, 1]", lambda: dist.all_to_all_single(ones(4), ones(4), [1] * 4, [1] * 4))
-    refused("Split sizes", lambda: dist.all_to_all_single(ones(4), ones(4), [5] + [0] * (size - 1), [2] * size))
-    refused("Incorrect input list size", lambda: dist.all_to_all([ones(2)] * size, [ones(2)] * (size + 1)))
-    dist.barrier()  # and nothing was broken by it
-    # Two types of one size are told from each other.
+    expect_rejected("Incorrect input list size", lambda: dist.reduce_scatter(ones(2), [ones(2)] * (size + 1)))
+    expect_rejected("invalid tensor size at index 1", lambda: dist.reduce_scatter(ones(2), [ones(2)] + [ones(3)] * (size - 1)))
+    expect_rejected("does not divide equally", lambda: dist.all_to_all_single(ones(size + 1), ones(size + 1)))
+    expect_rejected("Split sizes [1, 1, 1, 1]", lambda: dist.all_to_all_single(ones(4), ones(4), [1] * 4, [1] * 4))
+    expect_rejected("Split sizes", lambda: dist.all_to_all_single(ones(4), ones(4), [5] + [0] * (size - 1), [2] * size))
+    expect_rejected("Incorrect input list size", lambda: dist.all_to_all([ones(2)] * size, [ones(2)] * (size + 1)))
+    dist.barrier()  # the group must still work
+    # A type mismatch is detected even if both types have the same size.
     pair = dist.new_group([0, 1])
     if rank == 1:
-        refused("i32", lambda: dist.broadcast(torch.ones(2, dtype=torch.int32), 0, group=pair))
+        expect_rejected("i32", lambda: dist.broadcast(torch.ones(2, dtype=torch.int32), 0, group=pair))
     elif rank == 0:
-        dist.broadcast(ones(2), 0, group=pair, async_op=True)  # a root may be done before that is found
-    dist.barrier()  # and it does not leave before
+        dist.broadcast(ones(2), 0, group=pair, async_op=True)  # the root may complete before the mismatch is detected
+    dist.barrier()  # keeps the root running until then
 
 
 def options(of, root):
@@ -208,7 +208,8 @@ def options(of, root):
 
 
 def lost():
-    """Errors of subgroups and messages name the world's ranks; a rank that is lost before it was met is not waited for."""
+    """Errors of subgroups, send and receive must name world ranks. No call may wait for a rank that was lost before its first
+    connection."""
     assert size == 3
     last = dist.new_group([1, 2])
     if rank == 2:
@@ -219,28 +220,28 @@ def lost():
     if rank == 2:
         os.kill(os.getpid(), 9)
 
-    def told(call):
+    def expect_lost(call):
         try:
             call()
         except RuntimeError as error:
             assert error.rank == 2 and "rank 2" in str(error), error
         else:
-            raise AssertionError("rank 2 is lost")
+            raise AssertionError("the call did not report that rank 2 is lost")
     if rank == 1:
-        told(lambda: dist.all_reduce(torch.ones(1), group=last))
-        told(lambda: dist.recv(torch.ones(1), 2))  # they have met
+        expect_lost(lambda: dist.all_reduce(torch.ones(1), group=last))
+        expect_lost(lambda: dist.recv(torch.ones(1), 2))  # the ranks have connected before
     if rank == 0:
-        told(lambda: dist.recv(torch.ones(1), 2))  # they have not
-        told(lambda: dist.send(torch.ones(1), 2))
-    told(lambda: dist.new_group([0, 1, 2]))
-    open(f"{os.environ['MEET']}.{rank}", "w").close()
-    while not os.path.exists(f"{os.environ['MEET']}.{1 - rank}"):  # who leaves like this is lost too
+        expect_lost(lambda: dist.recv(torch.ones(1), 2))  # the ranks have never connected
+        expect_lost(lambda: dist.send(torch.ones(1), 2))
+    expect_lost(lambda: dist.new_group([0, 1, 2]))
+    open(f"{os.environ['RENDEZVOUS_FILE']}.{rank}", "w").close()
+    while not os.path.exists(f"{os.environ['RENDEZVOUS_FILE']}.{1 - rank}"):  # a rank that exits here counts as lost, so wait for the other one
         time.sleep(0.01)
     os._exit(0)
 
 
 def data_parallel():
-    """Unused parameters, buffers, several buckets, no_sync: against the whole batch on one process."""
+    """DistributedDataParallel with unused parameters, buffers and several buckets, compared with the whole batch on one process."""
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -249,31 +250,31 @@ def data_parallel():
 
         def forward(self, x):
             return self.second(torch.relu(self.norm(self.first(x))))
-    torch.manual_seed(1 + rank)  # rank 0's is what all begin with
+    torch.manual_seed(1 + rank)  # all ranks must start with the weights of rank 0
     net = Net().double().eval()
     ddp = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.02, find_unused_parameters=True)
     torch.manual_seed(1)
-    alone = Net().double().eval()
-    for a, b in zip(net.parameters(), alone.parameters()):
+    reference = Net().double().eval()
+    for a, b in zip(net.parameters(), reference.parameters()):
         same(a.detach(), b.detach())
     torch.manual_seed(2)
     batch = torch.randn(4 * size, 20).double()
-    for model, rows in ((ddp, batch[4 * rank:4 * rank + 4]), (alone, batch)):
+    for model, rows in ((ddp, batch[4 * rank:4 * rank + 4]), (reference, batch)):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
             optimizer.zero_grad()
             model(rows).pow(2).mean().backward()
             optimizer.step()
-    for a, b in zip(net.parameters(), alone.parameters()):
+    for a, b in zip(net.parameters(), reference.parameters()):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
 faulthandler.dump_traceback_later(float(os.environ.get("LIMIT_S", "60")), exit=True)
 espalier.torch.options = os.environ.get("BACKEND_OPTIONS", "")
-dist.init_process_group("espalier", init_method="file://" + os.environ["MEET"], rank=rank, world_size=size,
+dist.init_process_group("espalier", init_method="file://" + os.environ["RENDEZVOUS_FILE"], rank=rank, world_size=size,
                         timeout=datetime.timedelta(minutes=5))
 assert dist.get_backend() == "espalier"
-for part in sys.argv[1:] or ["collectives", "strided", "asynchronous", "messages", "groups", "data_parallel", "refusals"]:
+for part in sys.argv[1:] or ["collectives", "strided", "asynchronous", "messages", "groups", "data_parallel", "rejections"]:
     globals()[part]()
 dist.destroy_process_group()
 print("rank", rank, "good")

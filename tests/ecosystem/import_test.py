@@ -1,10 +1,10 @@
-"""espalier import deepspeed, and that what it writes trains."""
+"""Tests espalier import deepspeed, and trains with its output."""
 import json
 import os
 import unittest
 
-from driving import run
-from train_test import InFolder
+from cli_runner import run
+from train_test import TempFolderTestCase
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0,
@@ -16,19 +16,19 @@ CONFIG = {
 }
 
 
-class DeepSpeed(InFolder):
+class DeepSpeed(TempFolderTestCase):
     def config(self):
         with open(self.path("ds.json"), "w") as file:
             json.dump(CONFIG, file)
         return self.path("ds.json")
 
-    def test_a_run_over_a_base_trains_as_the_file_says(self):
+    def test_imported_run_with_base_trains(self):
         answer = run("import", "deepspeed", self.config(), "--ranks", "2", "--base", self.run_file(), "--out",
                      self.path("imported.toml"))
         self.assertEqual(answer.returncode, 0, answer.stderr)
-        self.assertIn("not carried over: activation_checkpointing: ", answer.stderr)
-        self.assertIn("gradient_cliping: not known; gradient_clipping is", answer.stderr)
-        self.assertNotIn("still to be given", answer.stderr)
+        self.assertIn("not imported: activation_checkpointing: ", answer.stderr)
+        self.assertIn("gradient_cliping: unknown DeepSpeed key; did you mean gradient_clipping?", answer.stderr)
+        self.assertNotIn("missing: ", answer.stderr)
         trained = run("train", self.path("imported.toml"), "--nproc", "2", "--set", "run.threads=1")
         self.assertEqual(trained.returncode, 0, trained.stderr)
         with open(self.path("run/summary.json")) as file:
@@ -37,21 +37,21 @@ class DeepSpeed(InFolder):
         rates = [line["lr"] for line in self.metrics()]
         self.assertAlmostEqual(max(rates), 0.01)
         self.assertLess(rates[-1], 0.002)
-        self.assertEqual(self.metrics()[0]["tokens"], 8 * 32)  # 2 × 2 × 2 sequences of 32
+        self.assertEqual(self.metrics()[0]["tokens"], 8 * 32)  # micro-batch 2 × accumulation 2 × 2 ranks, sequences of 32 tokens
 
-    def test_without_a_base_it_says_what_is_missing(self):
+    def test_lists_missing_keys_without_base(self):
         answer = run("import", "deepspeed", self.config())
         self.assertEqual(answer.returncode, 0, answer.stderr)
-        for words in ("# Not carried over:", "# Still to be given:", "#   data.train", "--ranks gives it",
+        for words in ("# Not imported:", "# Still needed:", "#   data.train", "--ranks sets that number",
                       'method = "zero2"'):
             self.assertIn(words, answer.stdout)
 
-    def test_mistakes_end_with_the_right_code(self):
+    def test_errors_have_documented_exit_codes(self):
         with open(self.path("bad.json"), "w") as file:
             file.write('{"zero_optimization": {"stage": 7}}')
         answer = run("import", "deepspeed", self.path("bad.json"))
         self.assertEqual(answer.returncode, 2)
-        self.assertIn("zero_optimization.stage wants 0 to 3, not 7", answer.stderr)
+        self.assertIn("zero_optimization.stage: got 7; expected 0 to 3", answer.stderr)
         answer = run("import", "deepspeed", self.path("none.json"))
         self.assertEqual(answer.returncode, 4)
         self.assertFalse(os.path.exists(self.path("none.json")))

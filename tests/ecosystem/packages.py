@@ -1,5 +1,5 @@
-"""Programs that read what we write, in a virtual environment that is made once (about 12 s). What cannot be had is a skip
-that says so."""
+"""A virtual environment with programs that read Espalier's files. It is created once (about 12 s). If a package is missing,
+the test is skipped."""
 import os
 import pathlib
 import subprocess
@@ -15,7 +15,7 @@ def _run(*command):
 
 
 def python():
-    """The environment's interpreter."""
+    """Path of the environment's Python interpreter."""
     given = os.environ.get("VENV")
     venv = pathlib.Path(given) if given else pathlib.Path(tempfile.gettempdir()) / "espalier-ecosystem-venv"
     interpreter = str(venv / "bin/python")
@@ -23,7 +23,7 @@ def python():
     if venv.exists() and _run(*check).returncode == 0:
         return interpreter
     if _run("/usr/bin/python3", "-m", "venv", str(venv)).returncode != 0:
-        raise unittest.SkipTest("no virtual environment can be made (apt-get install python3-venv)")
+        raise unittest.SkipTest("cannot create a virtual environment (apt-get install python3-venv)")
     got = _run(interpreter, "-m", "pip", "install", "-q", "--disable-pip-version-check", *PACKAGES)
     if got.returncode != 0 or _run(*check).returncode != 0:
         raise unittest.SkipTest(f"{' '.join(PACKAGES)} cannot be installed: {got.stderr.strip()[-200:]}")
@@ -31,7 +31,7 @@ def python():
 
 
 def ask(program, *arguments):
-    """What a program of that interpreter prints."""
+    """Runs a program with that interpreter and returns its output."""
     done = _run(python(), "-c", program, *map(str, arguments))
     if done.returncode != 0:
         raise AssertionError(done.stderr)

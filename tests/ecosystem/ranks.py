@@ -1,4 +1,4 @@
-"""Starting ranks of a Python program with Debian's torch, and hearing how they end."""
+"""Starts ranks of a Python program with Debian's torch and collects their output."""
 import os
 import pathlib
 import subprocess
@@ -22,11 +22,11 @@ def environment(**more):
 
 
 def run_ranks(test, size, *command, **more):
-    """Every rank's output; a rank that fails or does not end fails the test."""
+    """Runs the ranks and returns their outputs. A rank that fails or does not end fails the test."""
     with tempfile.TemporaryDirectory() as folder:
-        meet = {"MEET": os.path.join(folder, "meet"), "WORLD_SIZE": str(size)}
+        rendezvous = {"RENDEZVOUS_FILE": os.path.join(folder, "rendezvous"), "WORLD_SIZE": str(size)}
         ranks = [subprocess.Popen([PYTHON, *map(str, command)], text=True, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, env=environment(**meet, RANK=str(rank), **more))
+                                  stderr=subprocess.STDOUT, env=environment(**rendezvous, RANK=str(rank), **more))
                  for rank in range(size)]
         try:
             outputs = [rank.communicate(timeout=LIMIT_S)[0] for rank in ranks]

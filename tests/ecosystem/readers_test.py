@@ -1,14 +1,14 @@
-"""Run folders as TensorBoard and Prometheus read them."""
+"""Tests that TensorBoard and Prometheus can read run folders."""
 import json
 import math
 import os
 import unittest
 
-from driving import run
+from cli_runner import run
 from packages import ask
-from train_test import InFolder
+from train_test import TempFolderTestCase
 
-# The multiplexer is what TensorBoard's own server reads folders with: damaged records would end it early.
+# TensorBoard's server reads folders with this multiplexer, which stops at a damaged record.
 TENSORBOARD = """
 import json, sys
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
@@ -29,8 +29,8 @@ print(json.dumps([[f.name, f.type, f.documentation, [[s.name, s.labels, s.value]
 """
 
 
-class TensorBoard(InFolder):
-    def test_opens_what_a_run_writes(self):
+class TensorBoard(TempFolderTestCase):
+    def test_tensorboard_reads_event_files_of_run(self):
         self.train("--set", "train.eval_every=10")
         found = json.loads(ask(TENSORBOARD, self.path("run")))
         metrics = self.metrics()
@@ -41,7 +41,7 @@ class TensorBoard(InFolder):
                 self.assertTrue(math.isclose(value, line[key], rel_tol=1e-6), (tag, value, line))
         self.assertEqual([step for step, _ in found["validation_metrics/loss"]], [10, 20])
 
-    def test_forgets_what_a_resumed_run_did_again(self):
+    def test_discards_steps_repeated_after_resume(self):
         self.train("--set", "checkpoint.every=8", "--set", "train.schedule=constant")
         first = json.loads(ask(TENSORBOARD, self.path("run")))["loss_metrics/global_avg_loss"]
         self.train("--resume", self.path("run/checkpoints/step-8"), "--set", "train.schedule=constant")
@@ -51,11 +51,11 @@ class TensorBoard(InFolder):
         self.assertEqual(again, first)
 
 
-class Prometheus(InFolder):
+class Prometheus(TempFolderTestCase):
     def parsed(self, path):
         return {name: (kind, samples) for name, kind, _, samples in json.loads(ask(PROMETHEUS, path))}
 
-    def test_parses_what_is_said_of_a_run(self):
+    def test_parses_metrics_of_run(self):
         self.train("--nproc", "2", "--set", "run.threads=1")
         answer = run("metrics", self.path("run"), "--out", self.path("espalier.prom"))
         self.assertEqual(answer.returncode, 0, answer.stderr)
@@ -75,7 +75,7 @@ class Prometheus(InFolder):
         self.assertEqual(sum(value for _, labels, value in samples if labels["rank"] == "1"),
                          sum(row["bytes_sent"] for row in rows))
 
-    def test_a_loss_that_is_no_number_and_an_odd_name(self):
+    def test_accepts_nan_loss_and_special_characters_in_name(self):
         odd = 'a "quoted" \\ name\nof two lines {x="y"} 1'
         os.mkdir(self.path(odd))
         with open(self.path(odd + "/metrics.jsonl"), "w") as file:
@@ -87,14 +87,14 @@ class Prometheus(InFolder):
         (_, [[_, _, loss]]) = found["espalier_loss"]
         self.assertTrue(math.isnan(loss))
 
-    def test_what_is_no_run_folder_is_said(self):
+    def test_reports_folder_without_run(self):
         os.mkdir(self.path("empty"))
         for name in ("nowhere", "empty"):
             answer = run("metrics", self.path(name))
             self.assertEqual(answer.returncode, 4, answer.stderr)
             self.assertIn(name, answer.stderr)
 
-    def test_folders_of_one_name_are_told_apart(self):
+    def test_adds_parent_folder_to_equal_run_names(self):
         for folder in ("a", "b"):
             os.makedirs(self.path(f"{folder}/base"))
             with open(self.path(f"{folder}/base/metrics.jsonl"), "w") as file:

@@ -1,4 +1,4 @@
-"""A wheel of the bindings, installed as a user does, away from the sources."""
+"""Builds a wheel of the Python bindings and uses it outside the source tree."""
 import glob
 import os
 import subprocess
@@ -24,7 +24,7 @@ print(hasattr(torch.distributed.Backend, "ESPALIER"))
 
 
 class Wheel(unittest.TestCase):
-    def test_brings_its_library_and_says_it_is_a_backend(self):
+    def test_contains_library_and_registers_backend(self):
         need_torch()
         build = os.path.dirname(os.path.dirname(os.environ["ESPALIER_LIBRARY"]))
         clean = {k: v for k, v in environment().items() if k not in ("ESPALIER_LIBRARY", "PYTHONPATH")}

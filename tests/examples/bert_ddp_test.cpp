@@ -1,4 +1,4 @@
-// The data-parallel example, its ranks as threads of this process: two ranks train what one would.
+// Tests the data-parallel example with its ranks as threads: two ranks train the same model as one rank.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,9 +14,9 @@ namespace {
 using namespace esp;
 
 struct Trained {
-  std::vector<double> begin, end;  // all parameters, before and after
+  std::vector<double> begin, end;  // all parameters before the first step and after the last
   double loss = 0;
-  uint64_t ring_calls = 0;  // all-reduces that went round the ring
+  uint64_t ring_calls = 0;  // number of all-reduces that used the ring algorithm
 };
 
 std::vector<double> values_of(const nn::ParameterList& parameters) {
@@ -28,19 +28,19 @@ std::vector<double> values_of(const nn::ParameterList& parameters) {
   return all;
 }
 
-// One epoch of ten steps, the last one half full.
+// Trains one epoch of ten steps; the batch of the last step is half full.
 Trained train(int num_ranks, uint64_t global_batch, DType dtype) {
   ReplicaOptions options;
   options.num_items = 10 * global_batch - global_batch / 2;
   options.batch = global_batch / static_cast<uint64_t>(num_ranks);
   options.seed = 7;
   options.dropout = 0;
-  options.eps = 1e-6;  // keeps m/√v from blowing up rounding where v is almost nothing
+  options.eps = 1e-6;  // large enough that m/√v does not amplify rounding errors where v is close to zero
   options.dtype = dtype;
   options.check_copies = true;
   Trained trained;
   net::run_threads(num_ranks, [&](net::World& world) {
-    const auto comm = comm::make_communicator(world, world.everyone(), {});
+    const auto comm = comm::make_communicator(world, world.world_group(), {});
     Replica replica(*comm, options);
     EXPECT_EQ(replica.steps_per_epoch(), 10u);
     if (comm->rank() == 0) trained.begin = values_of(replica.parameters());
@@ -68,27 +68,27 @@ void expect_same_training(DType dtype, uint64_t global_batch, double parameters,
   const Trained two = train(2, global_batch, dtype);
   ASSERT_EQ(one.end.size(), 10'477'058u);
   EXPECT_EQ(one.begin, two.begin);
-  EXPECT_GT(relative_distance(one.end, one.begin), 1e-3);  // it went somewhere
+  EXPECT_GT(relative_distance(one.end, one.begin), 1e-3);  // training has changed the parameters
   EXPECT_LE(relative_distance(two.end, one.end), parameters);
   EXPECT_NEAR(two.loss, one.loss, loss);
-  EXPECT_EQ(two.ring_calls, 10u * 4u);  // stem, two blocks and head, every step
+  EXPECT_EQ(two.ring_calls, 10u * 4u);  // four calls per step: one each for the stem, two blocks and the head
 }
 
 uint64_t global_batch() {
   return std::getenv("ESPALIER_TEST_LONG") ? 64 : 4;
 }
 
-TEST(BertDdp, TwoRanksTrainWhatOneWouldInDoublePrecision) {
+TEST(BertDdp, TwoRanksEqualOneRankInDoublePrecision) {
   expect_same_training(DType::f64, global_batch(), 1e-11, 1e-11);
 }
 
-TEST(BertDdp, TwoRanksTrainWhatOneWould) {
+TEST(BertDdp, TwoRanksEqualOneRank) {
   expect_same_training(DType::f32, global_batch(), 1e-3, 1e-5);
 }
 
-TEST(BertDdp, CopiesThatDifferInOneBitAreFound) {
+TEST(BertDdp, DetectsReplicasThatDifferInOneBit) {
   net::run_threads(3, [](net::World& world) {
-    const auto comm = comm::make_communicator(world, world.everyone(), {});
+    const auto comm = comm::make_communicator(world, world.world_group(), {});
     ReplicaOptions options;
     Replica replica(*comm, options);
     EXPECT_NO_THROW(replica.check_copies());

@@ -1,5 +1,5 @@
-"""train_ddp_bert_ring as people start it: what it prints, and that its copies stay equal. ESPALIER_TEST_LONG trains the
-whole of it."""
+"""Runs the example train_ddp_bert_ring like a user: checks its output, and that replicas stay equal. ESPALIER_TEST_LONG=1
+runs all epochs."""
 import os
 import re
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "app"))
-from driving import free_port  # noqa: E402
+from cli_runner import free_port  # noqa: E402
 
 PROGRAM = os.environ.get("TRAIN_DDP_BERT_RING", "build/bin/train_ddp_bert_ring")
 LONG = bool(os.environ.get("ESPALIER_TEST_LONG"))
@@ -48,12 +48,12 @@ class Bert(unittest.TestCase):
 
 
 class Counts(Bert):
-    def test_two_ranks_take_157_steps_an_epoch(self):
+    def test_two_ranks_take_157_steps_per_epoch(self):
         out, err = self.run_all(2, "--epochs", 0)
         self.assertEqual(out, "")
         self.assertIn("10,477,058 parameters, 10000 items, 157 steps per epoch", err)
 
-    def test_two_machines_of_four_take_40(self):
+    def test_two_machines_of_four_ranks_take_40_steps_per_epoch(self):
         _, err = self.run_all(8, "--epochs", 0, "--nodes", 2)
         self.assertIn("10,477,058 parameters, 10000 items, 40 steps per epoch", err)
         ranks = re.findall(r"^rank (\d) of 8: process (\d+) on (node-\d)$", err, re.M)
@@ -63,7 +63,7 @@ class Counts(Bert):
 
 
 class Training(Bert):
-    def test_processes_started_one_by_one(self):
+    def test_starts_ranks_one_by_one(self):
         port = free_port()
         common = ["--world_size", 2, "--port", port, "--items", 60, "--batch_size", 8, "--epochs", 3, "--check"]
         ranks = [start("--rank", r, *common) for r in range(2)]
@@ -72,10 +72,10 @@ class Training(Bert):
             self.assertEqual(code, 0, err)
         losses = self.losses(results[0][1], 3)
         self.assertEqual(losses, sorted(losses, reverse=True))
-        self.assertEqual(results[1][1], "")  # rank 0 speaks for all
+        self.assertEqual(results[1][1], "")  # only rank 0 prints losses
         self.assertIn("4 steps per epoch", results[0][2])
 
-    def test_a_launcher_s_environment_will_do(self):
+    def test_reads_launcher_environment(self):
         port = free_port()
         ranks = [start("--items", 8, "--batch_size", 4, "--epochs", 1, "--check", RANK=str(r), WORLD_SIZE="2",
                        LOCAL_RANK=str(r), LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -85,14 +85,14 @@ class Training(Bert):
             self.assertEqual(code, 0, err)
         self.losses(results[0][1], 1)
 
-    def test_two_nodes_with_an_uneven_end_print_what_one_rank_prints(self):
+    def test_two_nodes_with_partial_batch_equal_one_rank(self):
         steps = ["--items", 40, "--epochs", 1, "--dropout", 0, "--check"]
         several, _ = self.run_all(4, "--nodes", 2, "--batch_size", 4, *steps)
         one, _ = self.run_all(1, "--batch_size", 16, *steps)
-        self.assertAlmostEqual(self.losses(several, 1)[0], self.losses(one, 1)[0], delta=1.01e-4)  # one in the last digit
+        self.assertAlmostEqual(self.losses(several, 1)[0], self.losses(one, 1)[0], delta=1.01e-4)  # one unit in the last printed digit
 
-    @unittest.skipUnless(LONG, "minutes long: ESPALIER_TEST_LONG=1 runs it")
-    def test_the_whole_run_ends_below_a_twentieth(self):
+    @unittest.skipUnless(LONG, "takes minutes; ESPALIER_TEST_LONG=1 runs it")
+    def test_full_run_reaches_loss_below_0_05(self):
         out, _ = self.run_all(2, "--check", limit=3000)
         losses = self.losses(out, 3)
         for before, after in zip(losses, losses[1:]):
@@ -101,19 +101,19 @@ class Training(Bert):
 
 
 class Errors(Bert):
-    def refused(self, code, word, *arguments, limit=60):
+    def assert_rejected(self, code, word, *arguments, limit=60):
         got, out, err = finish(start(*arguments), limit)
         self.assertEqual(got, code, err)
         self.assertIn(word, err)
         self.assertEqual(out, "")
 
-    def test_what_cannot_be_is_refused(self):
-        self.refused(2, "--spawn", "--world_size", 2)
-        self.refused(2, "rank 2 of 2", "--world_size", 2, "--rank", 2)
-        self.refused(2, "3 ranks", "--world_size", 3, "--nodes", 2, "--spawn")
-        self.refused(2, "ESPALIER_SECRET_FILE", "--world_size", 2, "--rank", 0, "--master_addr", "192.0.2.1")
+    def test_rejects_invalid_arguments(self):
+        self.assert_rejected(2, "--spawn", "--world_size", 2)
+        self.assert_rejected(2, "--rank: got 2; expected 0 to 1", "--world_size", 2, "--rank", 2)
+        self.assert_rejected(2, "--world_size: got 3", "--world_size", 3, "--nodes", 2, "--spawn")
+        self.assert_rejected(2, "ESPALIER_SECRET_FILE", "--world_size", 2, "--rank", 0, "--master_addr", "192.0.2.1")
 
-    def test_a_rank_that_dies_ends_the_others(self):
+    def test_rank_failure_ends_all_ranks(self):
         process = start("--world_size", 3, "--spawn", "--port", free_port(), "--epochs", 1000)
         self.addCleanup(process.kill)
         victim, ready = None, False

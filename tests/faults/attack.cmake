@@ -1,2 +1,2 @@
-# Strangers at the door, and what a job shows them.
-esp_fault_test(attack_test.py CLASSES Strangers Authenticated Shown Names Sealed Linked)
+# Attacks by unauthenticated and malicious peers, and information that a job exposes to other users.
+esp_fault_test(attack_test.py CLASSES Unauthenticated Authenticated Exposure OccupiedNames Encryption Hardening)

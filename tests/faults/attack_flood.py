@@ -1,16 +1,16 @@
-"""Strangers at a port, as a program: attack_flood.py PORT,PORT… SECONDS. Connects, says nothing, half a greeting, a web
-request or nonsense, and hangs up; prints how many it was per second."""
+"""Floods ports with connections: attack_flood.py PORT,PORT… SECONDS. Each connection sends nothing, half a handshake, an
+HTTP request or random bytes, and closes. Prints the number of connections per second."""
 import os
 import socket
 import struct
 import sys
 import time
 
-RESET = struct.pack("ii", 1, 0)  # leaves no port behind that waits for its minute
+RESET = struct.pack("ii", 1, 0)  # reset on close: leaves no port in TIME_WAIT
 WORDS = [b"", b"", b"", b"", b"", b"", b"", b"ESPALIER", b"GET / HTTP/1.0\r\n\r\n", os.urandom(96)]
 
 
-def knock(port, number):
+def connect(port, number):
     one = socket.socket()
     one.setblocking(False)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -30,7 +30,7 @@ def main():
     while time.monotonic() < end:
         for _ in range(64):
             try:
-                knock(ports[number % len(ports)], number)
+                connect(ports[number % len(ports)], number)
             except OSError:
                 pass
             number += 1

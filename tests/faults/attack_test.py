@@ -1,7 +1,7 @@
-"""Somebody on the same machine who does not know the secret, against the ports of a job that trains: half-sent and
-repeated greetings, wrong secrets, nonsense, thousands of connections a second. Nothing changes, to the bit; nobody gets
-in. And what a process of ours shows and may do: sockets, arguments, environment, files, privileges, core dumps, how it
-was linked. Prints its figures."""
+"""Attacks on a training job by another local user without the secret: partial and replayed handshakes, wrong secrets,
+random bytes, thousands of connections per second. The job's result must stay bitwise equal, and no attacker may join.
+Also checks what a process exposes and may do: sockets, arguments, environment, files, privileges, core dumps, and the
+hardening of the binary. Prints its figures."""
 import ctypes
 import glob
 import hashlib
@@ -9,6 +9,7 @@ import hmac
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -21,11 +22,11 @@ import threading
 import time
 import unittest
 
-from driving import ESPALIER, children, free_port, wait_until
+from cli_runner import ESPALIER, children, free_port, wait_until
 
 LONG = "ESPALIER_TEST_LONG" in os.environ
 HERE = os.path.dirname(os.path.abspath(__file__))
-HELLO_BYTES, CHALLENGE_BYTES, PROOF_BYTES = 96, 32, 32
+REQUEST_BYTES, CHALLENGE_BYTES, PROOF_BYTES = 96, 32, 32
 SO_ATTACH_FILTER, SO_RCVBUFFORCE = 26, 33
 RUN = """
 [run]
@@ -49,7 +50,7 @@ tensorboard = false
 
 
 def listening(pid):
-    """[(address, port)] of a process's listening sockets, by /proc."""
+    """[(address, port)] of a process's listening sockets, from /proc."""
     inodes = set()
     for link in glob.glob(f"/proc/{pid}/fd/*"):
         try:
@@ -71,7 +72,27 @@ def listening(pid):
     return sockets
 
 
-def hello(job=b"stranger", role=3, rank=0, nonce=None):
+def dumped_memory(pid):
+    """The memory of a process that a core dump may contain: mappings without the flag «dd» (MADV_DONTDUMP)."""
+    with open(f"/proc/{pid}/smaps") as file:
+        mappings = re.findall(r"^([0-9a-f]+)-([0-9a-f]+) r.*?^VmFlags:([^\n]*)", file.read(), re.M | re.S)
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for begin, end, flags in mappings:
+            if {"dd", "io"} & set(flags.split()):
+                continue
+            at, end, tail = int(begin, 16), int(end, 16), b""
+            while at < end:
+                try:
+                    chunk = os.pread(memory.fileno(), min(end - at, 1 << 22), at)
+                except OSError:
+                    break  # the mapping has changed since, or is not readable
+                if not chunk:
+                    break
+                yield tail + chunk
+                tail, at = chunk[-64:], at + len(chunk)
+
+
+def handshake_request(job=b"stranger", role=3, rank=0, nonce=None):
     return (b"ESPALIER" + struct.pack("<HBxiQIxxxx", 1, role, rank, 0, 0) + hashlib.sha256(job).digest() +
             (nonce or os.urandom(32)))
 
@@ -86,7 +107,7 @@ def read_exactly(one, number):
     return got
 
 
-class WithJob(unittest.TestCase):
+class JobTestCase(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="espalier-attack-")
         self.addCleanup(shutil.rmtree, self.folder)
@@ -102,12 +123,12 @@ class WithJob(unittest.TestCase):
         return [ESPALIER, "train", self.path(name + ".toml"), "--nproc", "2"]
 
     def started(self, name, steps=10**6, dim=32, core=None, **more):
-        """A job under way; on one core where one is named."""
+        """Starts a job; if `core` is given, all its processes run on that core."""
         pin = (lambda: os.sched_setaffinity(0, {core})) if core is not None else None
         process = subprocess.Popen(self.command(name, steps, dim), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                    text=True, preexec_fn=pin, **more)
         self.addCleanup(self.end, process)
-        self.assertTrue(wait_until(lambda: self.steps_made(name) >= 2 or process.poll() is not None))
+        self.assertTrue(wait_until(lambda: self.logged_steps(name) >= 2 or process.poll() is not None))
         self.assertIsNone(process.poll())
         return process
 
@@ -117,7 +138,7 @@ class WithJob(unittest.TestCase):
             process.kill()
         process.communicate()
 
-    def steps_made(self, name):
+    def logged_steps(self, name):
         try:
             with open(self.path(name + "/metrics.jsonl"), "rb") as file:
                 return file.read().count(b"\n")
@@ -129,8 +150,8 @@ class WithJob(unittest.TestCase):
             return [json.loads(line) for line in file.read().split("\n")[:-1]]
 
     def listen_in(self):
-        """What goes over the loopback, for those who may listen: packets as long as a greeting or a proof. Others' bulk would
-        fill what the kernel keeps for us, and greetings be lost."""
+        """Captures loopback packets of the size of a handshake message. Larger packets would overflow the socket buffer, and
+        handshakes would be lost."""
         try:
             ears = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
         except (OSError, AttributeError):
@@ -141,15 +162,15 @@ class WithJob(unittest.TestCase):
         ears.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 5, ctypes.addressof(lengths)))
         try:
             ears.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 24)
-        except PermissionError:  # who may listen need not be allowed more than the usual room
+        except PermissionError:  # capturing is allowed, a larger buffer is not
             ears.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
         ears.bind(("lo", 0))
         ears.setblocking(False)
         return ears
 
     @staticmethod
-    def seconds_at_the_door(process):
-        """Processor time of the threads that take callers, in all processes of the job."""
+    def listener_cpu_seconds(process):
+        """CPU time of the threads that accept connections, over all processes of the job."""
         took = 0
         for pid in [process.pid, *children(process.pid)]:
             for task in glob.glob(f"/proc/{pid}/task/*"):
@@ -163,55 +184,55 @@ class WithJob(unittest.TestCase):
         return sorted({port for pid in pids for _, port in listening(pid)})
 
 
-class Strangers(WithJob):
+class Unauthenticated(JobTestCase):
     def call(self, port):
         one = socket.create_connection(("127.0.0.1", port), timeout=10)
         self.addCleanup(one.close)
         return one
 
-    def proof(self, key, one, greeting):
-        """What a caller sends who believes that `key` is the secret."""
-        one.sendall(greeting)
+    def proof(self, key, one, request):
+        """The proof of a peer that uses `key` as the secret."""
+        one.sendall(request)
         challenge = read_exactly(one, CHALLENGE_BYTES)
         self.assertEqual(len(challenge), CHALLENGE_BYTES)
-        one.sendall(hmac.new(key, greeting + challenge, hashlib.sha256).digest())
+        one.sendall(hmac.new(key, request + challenge, hashlib.sha256).digest())
         return read_exactly(one, 32)
 
-    def test_nobody_gets_in_and_nothing_changes(self):
+    def test_job_is_unaffected_when_unauthenticated_peers_connect(self):
         steps = 2500 if LONG else 1000
         whole = subprocess.run(self.command("whole", steps), capture_output=True, text=True, timeout=100)
         self.assertEqual(whole.returncode, 0, whole.stderr)
         ears = self.listen_in()
         process = self.started("attacked", steps)
         ports = self.ports(process)
-        self.assertGreaterEqual(len(ports), 3)  # the store's and each rank's
+        self.assertGreaterEqual(len(ports), 3)  # the port of the store, and one port per rank
         refused = 0
         for port in ports:
             for role in (1, 2, 3):
                 for key in (b"", b"\0" * 32, os.urandom(32)):
-                    verdict = self.proof(key, self.call(port), hello(role=role, rank=role - 2))
-                    self.assertEqual(verdict, b"\0" * 32)  # the same answer to all
+                    verdict = self.proof(key, self.call(port), handshake_request(role=role, rank=role - 2))
+                    self.assertEqual(verdict, b"\0" * 32)  # every invalid proof gets the same reply
                     refused += 1
-            for greeting in (os.urandom(HELLO_BYTES), b"\0" * HELLO_BYTES, b"GET / HTTP/1.1\r\n" * 6, hello(rank=2**31 - 1)):
-                self.assertEqual(self.proof(b"x", self.call(port), greeting), b"\0" * 32)
+            for request in (os.urandom(REQUEST_BYTES), b"\0" * REQUEST_BYTES, b"GET / HTTP/1.1\r\n" * 6, handshake_request(rank=2**31 - 1)):
+                self.assertEqual(self.proof(b"x", self.call(port), request), b"\0" * 32)
                 refused += 1
             half = [self.call(port) for _ in range(20)]
             for i, one in enumerate(half):
-                one.sendall(hello()[:1 + 4 * i])
+                one.sendall(handshake_request()[:1 + 4 * i])
         replays = self.replay(ears, ports)
         flood = self.flood(ports, 3 if LONG else 0.3)
         _, errors = process.communicate(timeout=90)
         self.assertEqual(process.returncode, 0, errors)
         for one, other in zip(self.metrics("whole"), self.metrics("attacked"), strict=True):
             self.assertEqual((one["step"], one["loss"], one["grad_norm"]), (other["step"], other["loss"], other["grad_norm"]))
-        print(f"{len(ports)} ports: {refused} false proofs refused, {replays} recorded greetings repeated in vain, "
-              f"{flood} connections a second; {steps} steps with the bits of a run left in peace")
+        print(f"{len(ports)} ports: {refused} invalid proofs and {replays} replayed handshakes rejected, "
+              f"{flood} connections per second; {steps} steps bit-identical to a run without attack")
 
     def replay(self, ears, ports):
-        """Every greeting and proof that was heard, said again to the port it was meant for."""
+        """Replays every captured handshake request and proof to its original port."""
         if not ears:
             return 0
-        heard, number = {}, 0
+        streams, number = {}, 0
         for _ in range(200_000):
             try:
                 packet = ears.recv(65536)[14:]
@@ -222,16 +243,16 @@ class Strangers(WithJob):
             tcp = packet[(packet[0] & 15) * 4:struct.unpack("!H", packet[2:4])[0]]
             source, port = struct.unpack("!HH", tcp[:4])
             payload = tcp[(tcp[12] >> 4) * 4:]
-            if port in ports and payload and len(heard.setdefault((source, port), b"")) < HELLO_BYTES + PROOF_BYTES:
-                if payload not in heard[source, port]:  # the loopback shows a packet twice
-                    heard[source, port] += payload
-        for (_, port), said in heard.items():
-            if not said.startswith(b"ESPALIER") or len(said) < HELLO_BYTES + PROOF_BYTES:
+            if port in ports and payload and len(streams.setdefault((source, port), b"")) < REQUEST_BYTES + PROOF_BYTES:
+                if payload not in streams[source, port]:  # loopback captures each packet twice
+                    streams[source, port] += payload
+        for (_, port), said in streams.items():
+            if not said.startswith(b"ESPALIER") or len(said) < REQUEST_BYTES + PROOF_BYTES:
                 continue
             one = self.call(port)
-            one.sendall(said[:HELLO_BYTES])
+            one.sendall(said[:REQUEST_BYTES])
             read_exactly(one, CHALLENGE_BYTES)
-            one.sendall(said[HELLO_BYTES:HELLO_BYTES + PROOF_BYTES])
+            one.sendall(said[REQUEST_BYTES:REQUEST_BYTES + PROOF_BYTES])
             self.assertEqual(read_exactly(one, 32), b"\0" * 32)
             number += 1
         self.assertGreaterEqual(number, 2)
@@ -243,14 +264,14 @@ class Strangers(WithJob):
                                  str(seconds)], capture_output=True, text=True, timeout=60, preexec_fn=pin)
         return int(answer.stdout)
 
-    def test_a_flood_slows_nobody_who_has_a_core(self):
-        """The job on one core, strangers on the other. A figure to read, not to pass by: other programs take time too. The
-        same strangers at a port that is not the job's tell what two busy cores take from each other whoever is called."""
+    def test_job_is_not_slowed_when_another_core_is_flooded(self):
+        """The job runs on one core and the flood on another. Prints a figure without a limit, because other programs take time
+        too. The same flood on a foreign port shows how much two busy cores slow each other in any case."""
         cores = sorted(os.sched_getaffinity(0))
         if len(cores) < 2:
-            self.skipTest("one core")
+            self.skipTest("needs two cores")
         process = self.started("timed", dim=64, core=cores[0])
-        said = []  # a line for each step, which nobody else takes from it
+        said = []  # step lines
         reader = threading.Thread(target=lambda: said.extend(process.stderr), daemon=True)
         reader.start()
         ports = self.ports(process)
@@ -260,37 +281,37 @@ class Strangers(WithJob):
         targets = {"peace": [], "elsewhere": [elsewhere.getsockname()[1]], "war": ports}
         rounds, seconds = (int(os.environ.get("TRIALS", 20)), 1.0) if LONG else (1, 0.3)
         steps, rates = {name: [] for name in targets}, {name: [] for name in targets}
-        at_the_door = 0
+        listener_share = 0
         for _ in range(rounds):
             for name, where in targets.items():
-                first, before, begun = self.steps_made("timed"), self.seconds_at_the_door(process), time.monotonic()
+                first, before, begun = self.logged_steps("timed"), self.listener_cpu_seconds(process), time.monotonic()
                 if where:
                     rates[name].append(self.flood(where, seconds, cores[1]))
                 else:
                     time.sleep(seconds)
-                if name == "war":  # of a core, whatever else the machine does meanwhile
-                    at_the_door += (self.seconds_at_the_door(process) - before) / (time.monotonic() - begun) / rounds
-                self.assertTrue(wait_until(lambda least=first + 3: self.steps_made("timed") >= least))
+                if name == "war":  # share of a core, independent of other load
+                    listener_share += (self.listener_cpu_seconds(process) - before) / (time.monotonic() - begun) / rounds
+                self.assertTrue(wait_until(lambda least=first + 3: self.logged_steps("timed") >= least))
                 steps[name].append(statistics.mean(line["step_ms"] for line in self.metrics("timed")[first + 1:]))
 
         def slower(name, than):
-            """The median round; by how much rounds differ is told beside it."""
+            """The median slowdown over rounds, and the spread between rounds."""
             each = sorted(100 * (one / other - 1) for one, other in zip(steps[name], steps[than]))
             return f"{statistics.median(each):+.2f} % (half of the rounds {each[len(each) // 4]:+.2f} to " \
                    f"{each[len(each) * 3 // 4]:+.2f})"
 
-        print(f"{statistics.mean(rates['war']):.0f} connections a second in {rounds} rounds, steps of "
-              f"{statistics.median(steps['peace']):.3f} ms: against peace {slower('war', 'peace')}, against "
-              f"{statistics.mean(rates['elsewhere']):.0f} a second at a port of nobody's {slower('war', 'elsewhere')}; "
-              f"threads that take callers: {100 * at_the_door:.2f} % of a core")
+        print(f"{statistics.mean(rates['war']):.0f} connections per second in {rounds} rounds, step time "
+              f"{statistics.median(steps['peace']):.3f} ms: slowdown against no flood {slower('war', 'peace')}, against "
+              f"{statistics.mean(rates['elsewhere']):.0f} per second at an unrelated port {slower('war', 'elsewhere')}; "
+              f"listener threads use {100 * listener_share:.2f} % of a core")
         process.send_signal(signal.SIGTERM)
         reader.join(timeout=60)
         self.assertEqual(process.wait(timeout=60), 75, said[-20:])
 
 
-class Authenticated(WithJob):
-    """A peer that knows the secret and is broken: frames that are too long, damaged, out of order or unknown close its
-    connection, and the job keeps its bits. Frames of data: esp/net/tcp/frame_test.cpp."""
+class Authenticated(JobTestCase):
+    """A peer that has the secret but sends invalid frames: too long, damaged, out of order or unknown. They close its
+    connection, and the job's result stays the same. Data frames: esp/net/tcp/frame_test.cpp."""
     SECRET = "0123456789abcdef0123456789abcdef"
 
     def key(self, role):
@@ -301,10 +322,10 @@ class Authenticated(WithJob):
     def connect(self, port, role):
         one = socket.create_connection(("127.0.0.1", port), timeout=20)
         self.addCleanup(one.close)
-        greeting = hello(self.job.encode(), role=role, rank=-1)
-        one.sendall(greeting)
+        request = handshake_request(self.job.encode(), role=role, rank=-1)
+        one.sendall(request)
         challenge = read_exactly(one, CHALLENGE_BYTES)
-        one.sendall(hmac.new(self.key(role), greeting + challenge, hashlib.sha256).digest())
+        one.sendall(hmac.new(self.key(role), request + challenge, hashlib.sha256).digest())
         return one, read_exactly(one, 32)
 
     @staticmethod
@@ -313,7 +334,7 @@ class Authenticated(WithJob):
         return struct.pack("<II", length, crc32c(rest + body) if crc is None else crc) + rest + body
 
     def closed(self, one):
-        """The other end closes, whatever it still says; a deadline of 20 s is the socket's."""
+        """True if the peer closes the connection within the socket's timeout (20 s)."""
         try:
             while one.recv(65536):
                 pass
@@ -321,14 +342,14 @@ class Authenticated(WithJob):
             pass
         return True
 
-    def test_broken_frames_close_their_connection_only(self):
+    def test_broken_frames_close_only_their_connection(self):
         steps = 1000
         with open(os.open(self.path("secret"), os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
             file.write(self.SECRET)
 
         def job(name):
             words, port = self.command(name, steps)[:3], free_port()
-            self.job = f"port-{port}"  # of ranks that another launcher started
+            self.job = f"port-{port}"  # job name of ranks without espalier launch
             processes = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=dict(
                 os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
                 MASTER_PORT=str(port), ESPALIER_SECRET_FILE=self.path("secret"))) for rank in (0, 1)]
@@ -340,7 +361,7 @@ class Authenticated(WithJob):
             _, errors = process.communicate(timeout=100)
             self.assertEqual(process.returncode, 0, errors)
         processes = job("attacked")
-        self.assertTrue(wait_until(lambda: self.steps_made("attacked") >= 2 or processes[0].poll() is not None))
+        self.assertTrue(wait_until(lambda: self.logged_steps("attacked") >= 2 or processes[0].poll() is not None))
         ports = sorted({port for process in processes for _, port in listening(process.pid)})
         self.assertGreaterEqual(len(ports), 3)
         junk = os.urandom(1 << 20)
@@ -360,14 +381,14 @@ class Authenticated(WithJob):
                     except ConnectionError:
                         pass
                     self.assertTrue(self.closed(one), (port, role, text[:40]))
-        self.assertEqual(accepted, len(attacks[1]) + len(attacks[2]), "the store takes the proof, other ports have another job")
+        self.assertEqual(accepted, len(attacks[1]) + len(attacks[2]), "only the store must accept the proof; the other ports have another job")
         for process in processes:
             _, errors = process.communicate(timeout=100)
             self.assertEqual(process.returncode, 0, errors)
         for one, other in zip(self.metrics("whole"), self.metrics("attacked"), strict=True):
             self.assertEqual((one["step"], one["loss"], one["grad_norm"]), (other["step"], other["loss"], other["grad_norm"]))
-        print(f"{tried} broken frames after the handshake, {accepted} of them on connections that were taken: all closed; "
-              f"{steps} steps with the bits of a run left alone")
+        print(f"{tried} invalid frames after the handshake, {accepted} of them on accepted connections: all connections closed; "
+              f"{steps} steps bit-identical to a run without attack")
 
 
 def crc32c(data):
@@ -379,31 +400,35 @@ def crc32c(data):
     return crc ^ 0xFFFFFFFF
 
 
-class Shown(WithJob):
-    """What others on this machine can see of a job."""
+class Exposure(JobTestCase):
+    """What other users of the machine can see of a job."""
 
-    def test_nothing_listens_beyond_the_loopback(self):
+    def started_with_secret(self, name, secret):
+        """Starts a launcher and two ranks with a secret file."""
+        with open(os.open(self.path("secret"), os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(secret)
+        words = self.command(name, 10**6)
+        process = subprocess.Popen(
+            [ESPALIER, "launch", "--nnodes", "1", "--node-rank", "0", "--nproc-per-node", "2", "--rdzv-endpoint",
+             f"127.0.0.1:{free_port()}", "--rdzv-id", name, "--secret-file", self.path("secret"), "--", *words[1:3]],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(os.environ, ESPALIER_LOG="debug"))
+        self.addCleanup(self.end, process)
+        self.assertTrue(wait_until(lambda: self.logged_steps(name) >= 2 or process.poll() is not None))
+        self.assertEqual(len(children(process.pid)), 2)
+        return process
+
+    def test_single_host_job_listens_only_on_loopback(self):
         process = self.started("quiet")
         found = [at for pid in [process.pid, *children(process.pid)] for at in listening(pid)]
         self.assertTrue(found)
         self.assertEqual({address for address, _ in found} - {"127.0.0.1", "::1"}, set())
         print(f"{len(found)} listening sockets, all on the loopback")
 
-    def test_the_secret_is_in_no_list_log_or_file(self):
+    def test_secret_is_not_in_process_list_logs_or_files(self):
         secret = os.urandom(24).hex()
-        with open(os.open(self.path("secret"), os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-            file.write(secret)
-        port = free_port()
-        words = self.command("hidden", 10**6)
-        process = subprocess.Popen(
-            [ESPALIER, "launch", "--nnodes", "1", "--node-rank", "0", "--nproc-per-node", "2", "--rdzv-endpoint",
-             f"127.0.0.1:{port}", "--rdzv-id", "hidden", "--secret-file", self.path("secret"), "--", *words[1:3]],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(os.environ, ESPALIER_LOG="debug"))
-        self.addCleanup(self.end, process)
-        self.assertTrue(wait_until(lambda: self.steps_made("hidden") >= 2 or process.poll() is not None))
+        process = self.started_with_secret("hidden", secret.encode())
         ranks = children(process.pid)
-        self.assertEqual(len(ranks), 2)
-        # As it is, and as the encodings it could hide in.
+        # Raw, and in common encodings.
         needles = [secret.encode(), secret.encode().hex().encode(), secret[:24].encode()]
         places = {}
         for pid in [process.pid, *ranks]:
@@ -421,29 +446,44 @@ class Shown(WithJob):
                 self.assertNotIn(needle, content, place)
         print(f"the secret is in none of {len(places)} places: arguments, environments, output at debug level, run folder")
 
-    def test_ranks_have_no_privileges_to_gain_and_leave_no_core(self):
+    def test_ranks_drop_privileges_and_core_dumps(self):
         process = self.started("modest")
         for pid in [process.pid, *children(process.pid)]:
             with open(f"/proc/{pid}/status") as file:
                 self.assertRegex(file.read(), r"NoNewPrivs:\s+1")
             with open(f"/proc/{pid}/limits") as file:
-                self.assertRegex(file.read(), r"Max core file size\s+0 ")
+                # With 1 byte the kernel starts no program of core_pattern either; with 0 it would.
+                most = min(1, resource.getrlimit(resource.RLIMIT_CORE)[1] % (1 << 64))
+                self.assertRegex(file.read(), rf"Max core file size\s+{most} ")
 
-    def test_core_dumps_are_left_alone_where_asked(self):
+    def test_core_dumps_would_not_contain_the_secret(self):
+        """Reads all memory that a core dump would contain, in the launcher and in both ranks."""
+        secret = os.urandom(24).hex().encode()
+        process = self.started_with_secret("dumped", secret)
+        digest = hashlib.sha256(secret).digest()  # the job secret
+        read = 0
+        for pid in [process.pid, *children(process.pid)]:
+            for memory in dumped_memory(pid):
+                read += len(memory)
+                self.assertEqual([memory.count(needle) for needle in (secret, digest)], [0, 0], f"process {pid}")
+        self.assertGreater(read, 1 << 20)
+        print(f"the job secret is not in the {read >> 20} MiB that core dumps of launcher and ranks would contain")
+
+    def test_core_dumps_are_kept_when_requested(self):
         process = self.started("asked", env=dict(os.environ, ESPALIER_CORE="1"))
         with open(f"/proc/{process.pid}/limits") as ours, open("/proc/self/limits") as own:
             line = r"Max core file size.*"
             self.assertEqual(re.search(line, ours.read()).group(), re.search(line, own.read()).group())
 
 
-class Names(WithJob):
-    USER, STRANGER = 54321, 65534  # of the job, and of another user
+class OccupiedNames(JobTestCase):
+    USER, STRANGER = 54321, 65534  # user ids of the job and of the other user
 
-    def test_names_that_a_stranger_occupies_cost_nothing(self):
-        """Ranks that no launcher of ours has started find the user's secret in /dev/shm, under a name that can be told
-        beforehand. A stranger was there first."""
+    def test_ranks_start_when_another_user_occupies_the_secret_name(self):
+        """Ranks without `espalier launch` find the user's secret in /dev/shm under a predictable name. Another user has created
+        a file of that name before."""
         if os.geteuid() != 0:
-            self.skipTest("only root can be two users")
+            self.skipTest("needs root to run as two users")
         occupied = [f"/dev/shm/espalier-{self.USER}", f"/dev/shm/espalier-{self.USER}-1"]
         self.addCleanup(lambda: [shutil.rmtree(one) for one in glob.glob(f"/dev/shm/espalier-{self.USER}*")])
 
@@ -470,12 +510,12 @@ class Names(WithJob):
             self.assertEqual(one.returncode, 0, errors)
         self.assertEqual(os.stat(f"/dev/shm/espalier-{self.USER}-2").st_uid, self.USER)
         self.assertEqual(len(self.metrics("squatted")), 20)
-        print(f"{len(occupied)} names occupied by user {self.STRANGER}; the ranks of user {self.USER} met all the same")
+        print(f"{len(occupied)} names occupied by user {self.STRANGER}; the ranks of user {self.USER} started nevertheless")
 
 
-class Sealed(WithJob):
-    def heard(self, name, **more):
-        """What a job of two ranks over tcp says on the loopback, and its losses."""
+class Encryption(JobTestCase):
+    def captured_traffic(self, name, **more):
+        """Loopback traffic of a job with two ranks over tcp, and its losses."""
         ears, packets, ports = self.listen_in(), [], set()
         process = subprocess.Popen(self.command(name, 30), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                    env=dict(os.environ, **more))
@@ -486,7 +526,7 @@ class Sealed(WithJob):
             try:
                 ports.update(self.ports(process) if running else [])
             except (FileNotFoundError, ProcessLookupError):
-                pass  # a rank that has just ended
+                pass  # the rank has just ended
             try:
                 while ears:
                     packets.append(ears.recv(1 << 17)[14:])
@@ -497,7 +537,7 @@ class Sealed(WithJob):
             time.sleep(0.002)
         self.assertEqual(process.returncode, 0, process.stderr.read())
         said = []
-        for packet in packets:  # others on this machine talk too
+        for packet in packets:  # other programs use the loopback too
             if len(packet) < 40 or packet[0] >> 4 != 4 or packet[9] != 6:
                 continue
             tcp = packet[(packet[0] & 15) * 4:]
@@ -505,33 +545,33 @@ class Sealed(WithJob):
                 said.append(tcp[(tcp[12] >> 4) * 4:])
         return b"".join(said), [(line["loss"], line["grad_norm"]) for line in self.metrics(name)]
 
-    def test_what_ranks_send_cannot_be_read_where_asked(self):
-        plain, losses = self.heard("plain")
-        sealed, same = self.heard("sealed", ESPALIER_ENCRYPT="1")
+    def test_traffic_is_encrypted_when_requested(self):
+        plain, losses = self.captured_traffic("plain")
+        sealed, same = self.captured_traffic("sealed", ESPALIER_ENCRYPT="1")
         self.assertEqual(losses, same)
         self.assertEqual(len(losses), 30)
         if not plain:
-            self.skipTest("nobody may listen here")
-        frame = b"ESPF"  # how every frame of data begins
+            self.skipTest("capturing loopback packets is not permitted")
+        frame = b"ESPF"  # magic bytes of a data frame
         self.assertGreater(plain.count(frame), 100)
         self.assertEqual(sealed.count(frame), 0)
         self.assertGreater(len(sealed), len(plain) // 2)
-        print(f"{plain.count(frame)} frames read on the wire of a plain job, none of {len(sealed) >> 10} KiB of an encrypted "
-              f"one; the losses of {len(losses)} steps are the same to the bit")
+        print(f"{plain.count(frame)} frames captured from an unencrypted job, none in {len(sealed) >> 10} KiB of an encrypted "
+              f"job; the losses of {len(losses)} steps are bit-identical")
 
 
-class Linked(unittest.TestCase):
-    def test_as_the_compiler_can_protect_it(self):
-        def told(*words):
+class Hardening(unittest.TestCase):
+    def test_binary_is_hardened(self):
+        def readelf(*words):
             return subprocess.run(["readelf", *words, ESPALIER], capture_output=True, text=True, check=True).stdout
 
         if not shutil.which("readelf"):
             self.skipTest("readelf is not installed")
-        self.assertRegex(told("-h"), r"Type:\s+DYN")  # at any address
-        self.assertIn("GNU_RELRO", told("-lW"))
-        self.assertRegex(told("-d"), r"BIND_NOW|FLAGS.*NOW")
-        self.assertNotRegex(told("-lW"), r"GNU_STACK.*RWE")
-        names = told("-W", "--dyn-syms")
+        self.assertRegex(readelf("-h"), r"Type:\s+DYN")  # position-independent
+        self.assertIn("GNU_RELRO", readelf("-lW"))
+        self.assertRegex(readelf("-d"), r"BIND_NOW|FLAGS.*NOW")
+        self.assertNotRegex(readelf("-lW"), r"GNU_STACK.*RWE")
+        names = readelf("-W", "--dyn-syms")
         self.assertIn("__stack_chk_fail", names)
         self.assertRegex(names, r"__(memcpy|snprintf|vsnprintf|read|realpath|fdelt|memset|memmove|strcpy|pread)_chk")
 

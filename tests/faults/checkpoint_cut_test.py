@@ -1,6 +1,7 @@
-"""The power goes at every call that writes a checkpoint: whatever may have come to the disk by then (checkpoint_disk.py),
-our loader finds the newest complete checkpoint and never a torn one. Calls are those of the real binary, one rank and
-two, also where a run goes back and later checkpoints move aside, and where one replaces a damaged one of the same step. Prints how many states of the disk were looked at."""
+"""Power loss at every call that writes a checkpoint. For every possible state of the disk (checkpoint_disk.py) the loader
+must find the newest complete checkpoint and never load a partially written one. The calls are recorded
+from the real binary with one and two ranks. Covers runs that resume from an older step and move later checkpoints aside,
+and a checkpoint that replaces a damaged one of the same step. Prints the number of disk states checked."""
 import hashlib
 import json
 import os
@@ -11,12 +12,12 @@ import tempfile
 import unittest
 
 from checkpoint_disk import Disk, read_log, read_tree, write_tree
-from driving import ESPALIER
+from cli_runner import ESPALIER
 
 SHIM = os.environ.get("CHECKPOINT_SHIM", "build/lib/libcheckpoint_shim.so")
 PROBE = os.environ.get("CHECKPOINT_PROBE", "build/bin/checkpoint_probe")
 LONG = "ESPALIER_TEST_LONG" in os.environ
-MOST_CUTS = 10**9 if LONG else 40  # of one scenario
+MOST_CUTS = 10**9 if LONG else 40  # per scenario
 NUM_RANDOM = 12 if LONG else 1
 
 RUN = """
@@ -47,7 +48,7 @@ tensorboard = false
 
 
 class Probe:
-    """Our loader, asked about trees; the same tree is asked about once."""
+    """Runs Espalier's own loader on folder trees, once for each distinct tree."""
 
     def __init__(self, folder):
         self.folder, self.known, self.num_asked = folder, {}, 0
@@ -75,7 +76,7 @@ class Probe:
 
 
 class Recorded:
-    """What runs of the real binary did below one folder."""
+    """Records the file-system calls of real runs below one folder."""
 
     def __init__(self, folder):
         self.folder, self.root = folder, os.path.join(folder, "root")
@@ -89,8 +90,8 @@ class Recorded:
         with open(os.path.join(folder, "run.toml"), "w") as file:
             file.write(RUN.format(root=self.root, folder=folder))
 
-    def spoil(self, step):
-        """A byte of a checkpoint differs from now on: (calls made so far, path, (offset, byte))."""
+    def damage(self, step):
+        """Damages one byte of a checkpoint. Returns (number of calls recorded before the damage, path, (offset, byte))."""
         folder = os.path.join(self.root, self.checkpoints, f"step-{step}")
         name = next(one for one in sorted(os.listdir(folder)) if one.startswith("model-"))
         with open(os.path.join(folder, name), "r+b") as file:
@@ -108,7 +109,7 @@ class Recorded:
 
 class PowerCut(unittest.TestCase):
     def setUp(self):
-        # Tens of thousands of small files: in memory where there is such a place.
+        # Tens of thousands of small files: use a tmpfs if there is one.
         self.folder = tempfile.mkdtemp(prefix="espalier-cut-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
         self.addCleanup(shutil.rmtree, self.folder)
         self.probe = Probe(self.folder)
@@ -116,20 +117,20 @@ class PowerCut(unittest.TestCase):
 
     def enumerate(self, name, *words, **fault):
         recorded = Recorded(self.folder)
-        for more in ((), ("--resume", os.path.join(recorded.root, recorded.checkpoints, "step-4")), "spoil",
+        for more in ((), ("--resume", os.path.join(recorded.root, recorded.checkpoints, "step-4")), "damage",
                      (), ("--set", "train.steps=8")):
-            if more == "spoil":
-                spoilt = recorded.spoil(6)
+            if more == "damage":
+                damaged = recorded.damage(6)
                 continue
             answer = recorded.train(*words, *more, **fault)
             self.assertEqual(answer.returncode, 0, answer.stderr)
         calls = read_log(recorded.log, recorded.root)
-        calls.insert(spoilt[0], ("spoil", *spoilt[1:]))
+        calls.insert(damaged[0], ("damage", *damaged[1:]))
         where = recorded.checkpoints
         above = (".", "runs", "runs/tiny")
-        ours = [i for i, (_, path, _) in enumerate(calls) if path.startswith(where) or path in above]
+        relevant = [i for i, (_, path, _) in enumerate(calls) if path.startswith(where) or path in above]
         chooser = random.Random(1)
-        cuts = set(ours if len(ours) <= MOST_CUTS else chooser.sample(ours, MOST_CUTS))
+        cuts = set(relevant if len(relevant) <= MOST_CUTS else chooser.sample(relevant, MOST_CUTS))
 
         disk, safe_step, renamed, bits = Disk(), None, None, {}
         num_cuts = num_states = 0
@@ -149,14 +150,14 @@ class PowerCut(unittest.TestCase):
                                    f"{name}: call {i}, {call} {path}")
                     if half:
                         file.pending.pop()
-            if call == "spoil":
+            if call == "damage":
                 disk.do("write", path, more)
                 disk.do("sync", path, None)
                 safe_step = 4
                 continue
             disk.do(call, path, more)
             if call == "rename" and os.path.dirname(path) == where and "/step-" in path and not more.startswith(where):
-                safe_step = 4  # which the run went back to
+                safe_step = 4  # the step that the run resumed from
             if call in ("rename", "exchange") and os.path.dirname(more) == where and "/step-" in more:
                 renamed = int(more.rsplit("-", 1)[1])
             if call == "sync" and path == where and renamed is not None:
@@ -164,12 +165,12 @@ class PowerCut(unittest.TestCase):
                 self.assertEqual(found.get("step"), renamed, f"{name}: call {i}: {found}")
                 bits.setdefault(renamed, found["bits"])
                 safe_step, renamed = max(safe_step or 0, renamed), None
-        # Nothing escaped the record: replayed, it is what is there.
+        # The recording must be complete: replaying it gives the same files.
         self.assertEqual(self.below(disk.after_cut(lambda kind: True), where),
                          read_tree(os.path.join(recorded.root, where)))
         self.assertEqual(sorted(bits), [2, 4, 6, 8])
-        print(f"{name}: {len(ours)} calls, cut at {num_cuts}, {num_states} states of the disk "
-              f"({self.probe.num_asked} different), 0 torn loads, newest complete checkpoint found in all")
+        print(f"{name}: {len(relevant)} calls, power cut at {num_cuts}, {num_states} disk states "
+              f"({self.probe.num_asked} different): no partial checkpoint loaded, newest complete checkpoint found in all")
 
     @staticmethod
     def choices(chooser):
@@ -193,13 +194,13 @@ class PowerCut(unittest.TestCase):
         if found["found"] and found["step"] in bits:
             self.assertEqual(found["bits"], bits[found["step"]], where)
 
-    def test_one_rank(self):
+    def test_power_cut_on_one_rank_keeps_checkpoint(self):
         self.enumerate("1 rank")
 
-    def test_a_file_system_that_exchanges_nothing(self):
+    def test_power_cut_without_rename_exchange_keeps_checkpoint(self):
         self.enumerate("1 rank, no exchange", FAULT_NO_EXCHANGE="1")
 
-    def test_two_ranks(self):
+    def test_power_cut_on_two_ranks_keeps_checkpoint(self):
         self.enumerate("2 ranks", "--nproc", "2", "--set", "sync.method=zero1")
 
 

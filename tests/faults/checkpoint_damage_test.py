@@ -1,6 +1,6 @@
-"""Checkpoints that were damaged, or could not be written, or were made to harm: every flipped bit is found before
-training and named with its file and tensor, the one before is used, a full or failing disk costs a checkpoint and not
-the run, and a folder of links, devices and lies is refused. Prints its figures."""
+"""Damaged, unwritable and malicious checkpoints. Every flipped bit must be detected before training and reported with its
+file and tensor, and the previous checkpoint must be used. On a full or failing disk a checkpoint may be lost, but not the
+run. A folder with links, devices and false metadata must be rejected. Prints its figures."""
 import concurrent.futures
 import json
 import os
@@ -16,12 +16,12 @@ import unittest
 
 from checkpoint_cut_test import LONG, PROBE, SHIM, Probe, Recorded
 from checkpoint_disk import read_tree
-from driving import ESPALIER
+from cli_runner import ESPALIER
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../data/golden")
 
 
-class WithRun(unittest.TestCase):
+class RunTestCase(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="espalier-damage-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
         self.addCleanup(shutil.rmtree, self.folder)
@@ -44,7 +44,7 @@ class WithRun(unittest.TestCase):
 
 
 def tensors_of(path):
-    """[(first byte, byte behind the last, name)] of a safetensors file."""
+    """[(first byte, end byte, name)] of a safetensors file."""
     with open(path, "rb") as file:
         length = struct.unpack("<Q", file.read(8))[0]
         header = json.loads(file.read(length))
@@ -52,8 +52,8 @@ def tensors_of(path):
             for name, entry in header.items() if name != "__metadata__"]
 
 
-class BitFlips(WithRun):
-    def test_each_is_found_and_named_and_the_one_before_is_used(self):
+class BitFlips(RunTestCase):
+    def test_bit_flips_are_detected_and_previous_checkpoint_is_used(self):
         number = 10_000 if LONG else 200
         recorded = self.trained("two", "--nproc", "2", "--set", "sync.method=zero1")
         checkpoints = os.path.join(recorded.root, recorded.checkpoints)
@@ -66,7 +66,7 @@ class BitFlips(WithRun):
         self.addCleanup(probe.close)
         self.assertEqual(probe.ask_folder(checkpoints)["step"], 6)
         for i in range(number):
-            # Half of them anywhere, half in a file of its own choosing: small files have their share.
+            # Half of the flips are uniform over all bytes, half in a random file, so that small files are covered too.
             k = chooser.choices(range(len(files)), sizes)[0] if i % 2 else chooser.randrange(len(files))
             at, bit = chooser.randrange(sizes[k]), chooser.randrange(8)
             path = os.path.join(newest, files[k])
@@ -87,10 +87,10 @@ class BitFlips(WithRun):
                     in_tensors += 1
                     self.assertIn(name, found["skipped"][0], where)
         self.assertEqual(probe.ask_folder(checkpoints)["step"], 6)
-        print(f"{number} flipped bits in {len(files)} files of a checkpoint by 2 ranks: {number} found, file named; "
-              f"{in_tensors} of them in tensors, tensor named; the checkpoint before was used each time")
+        print(f"{number} bits flipped in {len(files)} files of a checkpoint of 2 ranks: all detected, error names the file; "
+              f"{in_tensors} of them in tensors, error names the tensor; the previous checkpoint was used each time")
 
-    def test_a_run_says_what_is_damaged_and_goes_on_from_the_one_before(self):
+    def test_run_resumes_from_previous_checkpoint_when_newest_is_damaged(self):
         recorded = self.trained()
         file = os.path.join(recorded.root, recorded.checkpoints, "step-6/model-00001-of-00001.safetensors")
         begin, _, name = tensors_of(file)[3]
@@ -106,8 +106,8 @@ class BitFlips(WithRun):
         self.assertIn("step-4 at step 4", answer.stderr)
 
 
-class Disk(WithRun):
-    """A disk that is full, failing, slow to take all, or read-only, at the N-th call that minds."""
+class DiskErrors(RunTestCase):
+    """A disk that is full, failing, making short writes or read-only, at the N-th affected call."""
     KINDS = [("enospc", True), ("enospc", False), ("eio", True), ("eio", False), ("short", True), ("short", False),
              ("erofs", True), ("erofs", False)]
 
@@ -117,8 +117,7 @@ class Disk(WithRun):
         self.addCleanup(shutil.rmtree, name, ignore_errors=True)
         recorded = Recorded(name)
         recorded.log = "/dev/null"
-        # Rank 0 that cannot make a folder cannot tell the others either; they wait for half a minute, which is for the
-        # long form.
+        # If rank 0 cannot create a folder, it cannot notify the other ranks, and they wait for 30 s. Only in the long form.
         fault = dict(FAULT_KIND=kind, FAULT_AT=str(at), FAULT_UNDER="checkpoints" if LONG or not words else "safetensors")
         if sticky:
             fault |= dict(FAULT_STICKY="1", FAULT_MARK=name + ".mark")
@@ -126,17 +125,17 @@ class Disk(WithRun):
         what = f"{kind}, call {at}{' and all after it' if sticky else ''}: exit {answer.returncode}: {answer.stderr}"
         self.assertIn(answer.returncode, (0, 4), what)
         cause = {"enospc": "No space left", "eio": "Input/output error", "erofs": "Read-only"}.get(kind)
-        warned = "training goes on" in answer.stderr
+        warned = "training continues without this checkpoint" in answer.stderr
         if answer.returncode == 4 or warned:
-            # Another rank's reason comes by way of the disk, which may refuse it too.
-            unheard = bool(words) and sticky and "the disk did not take its reason" in answer.stderr
-            self.assertTrue(unheard or cause in answer.stderr, what)
+            # Ranks exchange errors through the disk, which may fail too.
+            reason_missing = bool(words) and sticky and "its reason could not be written to disk" in answer.stderr
+            self.assertTrue(reason_missing or cause in answer.stderr, what)
             self.assertIn("checkpoints", answer.stderr, what)
         found = self.probed(os.path.join(recorded.root, recorded.checkpoints))
         self.assertNotIn("refused", found, what)
         if found["found"]:
             self.assertEqual(found["bits"], whole[found["step"]], what)
-        # With the disk well again the run goes on, to the bits of the one that was left in peace.
+        # When the disk works again, the run continues and is bit-identical to a run without faults.
         again = subprocess.run([ESPALIER, "train", os.path.join(name, "run.toml"), *words], capture_output=True,
                                text=True, timeout=100)
         self.assertEqual(again.returncode, 0, what + again.stderr)
@@ -144,12 +143,12 @@ class Disk(WithRun):
         self.assertEqual((found["step"], found["bits"]), (6, whole[6]), what)
         return answer.returncode, warned
 
-    def test_costs_a_checkpoint_and_not_the_run(self):
-        """DISK=enospc,eio for some of the kinds alone. Runs of the long form wait for each other rather than compute."""
+    def test_failed_write_loses_checkpoint_but_not_run(self):
+        """DISK=enospc,eio selects fault kinds. The long form runs 16 trials in parallel, because their ranks mostly wait."""
         kinds = [one for one in self.KINDS if one[0] in os.environ.get("DISK", "enospc,eio,short,erofs").split(",")]
         pool = concurrent.futures.ThreadPoolExecutor(16 if LONG else 1)
         self.addCleanup(pool.shutdown)
-        counts, trials = {"went on, warned": 0, "went on": 0, "stopped with 4": 0}, 0
+        counts, trials = {"continued with a warning": 0, "continued": 0, "stopped with 4": 0}, 0
         for words in ((), ("--nproc", "2", "--set", "sync.method=zero1")):
             whole = {}
             recorded = self.trained(f"whole{len(words)}", *words, "--set", "checkpoint.keep=0")
@@ -164,19 +163,19 @@ class Disk(WithRun):
                     for at in (range(1, 60, 2) if LONG else (chooser.randrange(2, 20),))]
             for one in runs:
                 code, warned = one.result()
-                counts["stopped with 4" if code else "went on, warned" if warned else "went on"] += 1
+                counts["stopped with 4" if code else "continued with a warning" if warned else "continued"] += 1
                 trials += 1
-        print(f"{trials} faults of the disk: " + ", ".join(f"{n} {what}" for what, n in counts.items()) +
-              "; no checkpoint lost or torn, every run ended with the bits of an undisturbed one")
+        print(f"{trials} disk faults: " + ", ".join(f"{n} {what}" for what, n in counts.items()) +
+              "; no complete checkpoint was lost, none was loaded partially, every run was bit-identical to a run without faults")
 
 
-class Folders(WithRun):
-    """Checkpoint folders that somebody made to harm."""
+class MaliciousFolders(RunTestCase):
+    """Checkpoint folders that were manipulated."""
 
     def setUp(self):
         super().setUp()
         self.checkpoints = self.path("checkpoints")
-        shutil.copytree(os.path.join(GOLDEN, "v1"), self.checkpoints)  # version 1 has no checksum to forge
+        shutil.copytree(os.path.join(GOLDEN, "v1"), self.checkpoints)  # version 1 has no checksum that the manipulated files would have to match
         self.step = os.path.join(self.checkpoints, "step-3")
         self.model = os.path.join(self.step, "model-00001-of-00002.safetensors")
         with open(self.path("outside"), "w") as file:
@@ -189,7 +188,7 @@ class Folders(WithRun):
         with open(path, "w") as file:
             file.write(text if isinstance(text, str) else json.dumps(text))
 
-    def instead(self, make):
+    def replace_model_file(self, make):
         os.remove(self.model)
         make(self.model)
 
@@ -223,55 +222,55 @@ class Folders(WithRun):
             os.symlink(self.path("moved"), path)
 
         def to(path):
-            return lambda: self.instead(lambda at: os.symlink(path, at))
+            return lambda: self.replace_model_file(lambda at: os.symlink(path, at))
 
         yield "a link to a file outside", to(self.path("outside")), "link"
-        yield "a link to the very file", lambda: as_link(self.model), "link"
+        yield "a link to the moved file", lambda: as_link(self.model), "link"
         yield "a link to an endless device", to("/dev/zero"), "link"
         yield "a link to itself", to(self.model), "link"
-        yield "a pipe nobody writes to", lambda: self.instead(os.mkfifo), "pipe"
-        yield "a socket", lambda: self.instead(self.bind), "socket"
-        yield "a folder as a file", lambda: self.instead(os.mkdir), "folder"
+        yield "a pipe without a writer", lambda: self.replace_model_file(os.mkfifo), "pipe"
+        yield "a socket", lambda: self.replace_model_file(self.bind), "socket"
+        yield "a folder instead of a file", lambda: self.replace_model_file(os.mkdir), "folder"
         yield "a missing file", lambda: os.remove(self.model), "model-00001"
-        yield "an empty file", lambda: self.instead(lambda path: open(path, "w").close()), "0 bytes"
-        yield "a file cut short", lambda: os.truncate(self.model, 100), "100 bytes"
-        yield "a file grown by holes", lambda: os.truncate(self.model, 1 << 40), "damaged"
+        yield "an empty file", lambda: self.replace_model_file(lambda path: open(path, "w").close()), "0 bytes"
+        yield "a truncated file", lambda: os.truncate(self.model, 100), "100 bytes"
+        yield "a file extended by a hole", lambda: os.truncate(self.model, 1 << 40), "damaged"
         yield "a manifest that is a link", lambda: as_link(manifest), "link"
         yield "a manifest that is a pipe", lambda: (os.remove(manifest), os.mkfifo(manifest)), "pipe"
         for name in ("../outside", "/etc/passwd", "..", ".", "", "a/b", ".hidden",
                      "../step-3/model-00001-of-00002.safetensors"):
             yield f"file name {name!r}", self.renamed_file(name), "file name"
         yield "a file name with a zero", self.renamed_file("model\0x"), "model"
-        yield "itself among its files", self.renamed_file("manifest.json"), "itself"
-        yield "no JSON", lambda: self.manifest(lambda m: "{"), "manifest.json"
+        yield "a manifest that lists itself", self.renamed_file("manifest.json"), "itself"
+        yield "a manifest that is not JSON", lambda: self.manifest(lambda m: "{"), "manifest.json"
         yield "another format", lambda: self.manifest(lambda m: m | {"format": "pickle"}), "pickle"
-        yield "a version to come", lambda: self.manifest(lambda m: m | {"version": 99}), "99"
-        yield "a checksum left out", lambda: self.manifest(lambda m: m | {"version": 2}), "checksum"
-        yield "a key twice", lambda: self.manifest(lambda m: json.dumps(m)[:-1] + ', "step": 4}'), "step"
+        yield "a future version", lambda: self.manifest(lambda m: m | {"version": 99}), "99"
+        yield "a missing checksum", lambda: self.manifest(lambda m: m | {"version": 2}), "checksum"
+        yield "a repeated key", lambda: self.manifest(lambda m: json.dumps(m)[:-1] + ', "step": 4}'), "step"
         deep = ', "x": ' + "[" * 100000 + "]" * 100000 + "}"
         yield "deep nesting", lambda: self.manifest(lambda m: json.dumps(m)[:-1] + deep), "manifest.json"
-        yield "a step that is a word", lambda: self.manifest(lambda m: m | {"step": "three"}), "manifest.json"
+        yield "a step that is not a number", lambda: self.manifest(lambda m: m | {"step": "three"}), "manifest.json"
         yield "a state that is a list", lambda: self.manifest(lambda m: m | {"state": []}), "state"
         yield "no tensors", lambda: self.manifest(lambda m: {k: v for k, v in m.items() if k != "tensors"}), "tensors"
-        yield "sizes below zero", self.first_piece(lambda t, p: t.update(shape=[-1, 8])), "negative"
+        yield "negative sizes", self.first_piece(lambda t, p: t.update(shape=[-1, 8])), "negative"
         yield "sizes that overflow", self.first_piece(lambda t, p: t.update(shape=[1 << 40, 1 << 40])), "manifest.json"
         yield "seven dimensions", self.first_piece(lambda t, p: t.update(shape=[1] * 7)), "dimensions"
         yield "an unknown type", self.first_piece(lambda t, p: t.update(dtype="f1")), "f1"
-        yield "a piece beyond its tensor", self.first_piece(lambda t, p: p.update(first=1 << 60)), "does not lie inside"
-        yield "a piece before its tensor", self.first_piece(lambda t, p: p.update(first=-5)), "does not lie inside"
-        yield "a piece twice", self.first_piece(lambda t, p: t["pieces"].append(dict(p))), "more than once"
+        yield "a piece beyond its tensor", self.first_piece(lambda t, p: p.update(first=1 << 60)), "outside its tensor"
+        yield "a piece before its tensor", self.first_piece(lambda t, p: p.update(first=-5)), "outside its tensor"
+        yield "a repeated piece", self.first_piece(lambda t, p: t["pieces"].append(dict(p))), "more than once"
         yield "pieces that overlap", self.first_piece(lambda t, p: t["pieces"].append(p | {"count": 1})), "more than once"
-        yield "a piece of a file not listed", self.first_piece(lambda t, p: p.update(file="other.safetensors")), "not listed"
-        yield "a piece of another name", self.first_piece(lambda t, p: p.update(key="nothing")), "nothing"
+        yield "a piece in an unlisted file", self.first_piece(lambda t, p: p.update(file="other.safetensors")), "not listed"
+        yield "a piece with an unknown tensor name", self.first_piece(lambda t, p: p.update(key="nothing")), "nothing"
 
-    def test_are_refused_and_nothing_outside_is_touched(self):
+    def test_malicious_folders_are_refused_without_side_effects(self):
         number = 0
         whole = self.path("whole")
         shutil.copytree(self.checkpoints, whole, symlinks=True)
-        for what, harm, word in self.cases():
+        for what, manipulate, word in self.cases():
             shutil.rmtree(self.checkpoints)
             shutil.copytree(whole, self.checkpoints)
-            harm()
+            manipulate()
             with self.subTest(what):
                 found = self.probed(self.checkpoints)
                 self.assertIn("refused", found, found)
@@ -279,9 +278,9 @@ class Folders(WithRun):
                 with open(self.path("outside")) as file:
                     self.assertEqual(file.read(), "not yours")
                 number += 1
-        print(f"{number} checkpoint folders made to harm: all refused with what is wrong")
+        print(f"{number} manipulated checkpoint folders: all rejected, each error names the cause")
 
-    def test_a_step_that_is_a_link_is_neither_read_nor_emptied(self):
+    def test_linked_step_is_neither_read_nor_deleted(self):
         elsewhere = self.path("elsewhere")
         os.rename(self.step, elsewhere)
         os.symlink(elsewhere, self.step)
@@ -294,16 +293,16 @@ class Folders(WithRun):
         self.assertEqual(read_tree(elsewhere), before)
         self.assertEqual(recorded.folder, self.folder)
 
-    def test_what_is_written_is_the_owners(self):
+    def test_written_files_are_private(self):
         recorded = self.trained()
         run = os.path.join(recorded.root, "runs/tiny")
         self.assertEqual(stat.S_IMODE(os.stat(run).st_mode), 0o700)
 
 
-class Golden(WithRun):
-    """Checkpoints of every version of the format, as they were written then."""
+class OldFormats(RunTestCase):
+    """Checkpoints in every version of the format, as written by that version."""
 
-    def test_are_read_to_the_bit_and_gone_on_from(self):
+    def test_old_formats_are_read_exactly_and_resumed(self):
         with open(os.path.join(GOLDEN, "golden.json")) as file:
             golden = json.load(file)
         self.assertEqual(sorted(golden), sorted(name for name in os.listdir(GOLDEN)
@@ -322,7 +321,7 @@ class Golden(WithRun):
                 self.assertIsNotNone(re.search("resumed from .* at step 3", answer.stderr), answer.stderr)
                 with open(os.path.join(run, "metrics.jsonl")) as file:
                     losses = [json.loads(line)["loss"] for line in file]
-                # Other processors round otherwise.
+                # Other CPUs round differently.
                 for got, wanted in zip(losses, expected["losses"], strict=True):
                     self.assertAlmostEqual(got, wanted, delta=1e-4)
 

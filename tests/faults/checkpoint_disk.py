@@ -1,14 +1,14 @@
-"""A disk that loses power: what a program did below a folder, call by call (checkpoint_shim.c), and what may be there
-afterwards when the power goes at any of them.
+"""Model of a disk that loses power: replays the file-system calls of a program below a folder (recorded by checkpoint_shim.c)
+and enumerates the possible contents of the disk if the power fails at any call.
 
-The model is as strict as the rules of the file system allow. What a file holds is safe once the file was synced; a name
-in a folder (new, renamed, removed) once the folder was. Anything else may have come to the disk or not, call by call
-and in any combination; a rename comes whole or not at all. A write that was cut may have come by half."""
+The model follows the guarantees of the file system. The content of a file is durable once the file was synced; a name in
+a folder (new, renamed, removed) once the folder was synced. Any other change may be on the disk or not, independently. A
+rename is atomic. An interrupted write may be partial."""
 import os
 
 
 def read_log(path, root):
-    """The calls, with paths relative to the root: [(call, path, more)]."""
+    """The recorded calls with paths relative to the root: [(call, path, more)]."""
     calls = []
     with open(path, "rb") as file:
         while line := file.readline():
@@ -25,7 +25,7 @@ def read_log(path, root):
 
 class File:
     def __init__(self):
-        self.safe = b""  # what the disk holds for sure
+        self.safe = b""  # durable content
         self.pending = []  # (offset, bytes), or (size, None) for a truncation
 
     def sync(self):
@@ -44,11 +44,11 @@ class File:
 
 class Folder:
     def __init__(self):
-        self.now, self.safe, self.pending = {}, {}, []  # pending: changes, shared with the other folder of a rename
+        self.now, self.safe, self.pending = {}, {}, []  # pending: changes that are not durable; a rename puts one Change into both folders
 
 
 class Change:
-    """Names given (to a file or folder) or taken (None), in one folder or two: all of it comes, or nothing."""
+    """An atomic change of names in one or two folders: a name is set (to a file or folder) or removed (None)."""
 
     def __init__(self, *edits):
         self.edits, self.is_safe = edits, False  # (folder, name, node or None)
@@ -111,8 +111,8 @@ class Disk:
         node.pending = []
 
     def after_cut(self, survives):
-        """{path: bytes, or None for a folder}: what is there when the power comes back; survives(kind) chooses for each
-        change that is not safe, kind being "name" or "data"."""
+        """{path: bytes, or None for a folder}: content of the disk after a power loss. survives(kind) chooses for each change
+        that is not durable; kind is "name" or "data"."""
         chosen = {}
 
         def names_of(folder):
@@ -134,7 +134,7 @@ class Disk:
             for name, node in names_of(folder).items():
                 if isinstance(node, File):
                     found[prefix + name] = node.after([one for one in node.pending if survives("data")])
-                elif id(node) not in above:  # a name of before and one of after a rename may both have survived
+                elif id(node) not in above:  # the old and the new name of a rename may both survive
                     found[prefix + name] = None
                     walk(node, prefix + name + "/", above | {id(node)})
 

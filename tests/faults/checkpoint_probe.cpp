@@ -1,6 +1,6 @@
-// Asks our loader what it finds: a checkpoints folder per line of input, a line of JSON per answer. Nothing is trained;
-// every tensor is read as a resumed run would.
-//   {"found": null}    {"refused": WHY}    {"found": "step-4", "step": 4, "bits": CHECKSUM, "skipped": [WHY, …]}
+// Loads checkpoints with Espalier's own loader. Input: one checkpoints folder per line. Output: one line of JSON for
+// each. Reads every tensor, as when a run resumes.
+//     {"found": null}    {"refused": WHY}    {"found": "step-4", "step": 4, "bits": CHECKSUM, "skipped": [WHY, …]}
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -16,34 +16,34 @@ namespace {
 
 using esp::Json;
 
-// Of names, shapes, types, elements and state, without what tells of paths.
+// Checksum of a checkpoint's names, shapes, dtypes, elements and state. State that contains paths is excluded.
 std::string bits_of(const esp::ckpt::Checkpoint& checkpoint) {
   esp::device::MemoryAccount account;
   esp::device::MemoryPool pool(account);
   const esp::tensor::Context context{{}, &pool};
   std::string all;
   for (const std::string& name : checkpoint.names()) {
-    const esp::ckpt::Piece piece{name,
-                                 checkpoint.shape_of(name),
-                                 {},
-                                 {},
-                                 0,
-                                 esp::tensor::empty(context, checkpoint.shape_of(name), checkpoint.dtype_of(name),
-                                                    esp::device::MemoryCategory::other)};
+    const esp::ckpt::TensorSlice piece{name,
+                                       checkpoint.shape_of(name),
+                                       {},
+                                       {},
+                                       0,
+                                       esp::tensor::empty(context, checkpoint.shape_of(name), checkpoint.dtype_of(name),
+                                                          esp::device::MemoryCategory::other)};
     checkpoint.read(piece);
     const std::span bytes(piece.values.as<std::byte>(), piece.values.bytes());
-    all += fmt::format("{} {} {}\n", name, piece.values.shape().text(), esp::ckpt::checksum_of(bytes));
+    all += fmt::format("{} {} {}\n", name, piece.values.shape().text(), esp::ckpt::file_checksum(bytes));
   }
   Json state = checkpoint.state();
-  for (const char* of_a_start : {"run", "restarts", "tokenizer"}) state.erase(of_a_start);
+  for (const char* key : {"run", "restarts", "tokenizer"}) state.erase(key);
   all += state.dump();
-  return esp::ckpt::checksum_of(std::as_bytes(std::span(all)));
+  return esp::ckpt::file_checksum(std::as_bytes(std::span(all)));
 }
 
 Json answer(const std::string& dir) {
   std::vector<std::string> skipped;
   try {
-    const auto found = esp::ckpt::newest_sound(dir, &skipped);
+    const auto found = esp::ckpt::newest_valid(dir, &skipped);
     if (!found) return {{"found", nullptr}, {"skipped", skipped}};
     return {{"found", std::filesystem::path(found->path).filename().string()},
             {"step", found->checkpoint->step()},
@@ -58,7 +58,7 @@ Json answer(const std::string& dir) {
 
 int main() {
   for (std::string dir; std::getline(std::cin, dir);) {
-    // What is wrong with a file may be told in its own bytes.
+    // Invalid UTF-8 is replaced, because an error text may contain raw bytes of a damaged file.
     fmt::print("{}\n", answer(dir).dump(-1, ' ', false, Json::error_handler_t::replace));
     std::fflush(stdout);
   }

@@ -1,14 +1,17 @@
-/* Stands between a program and the file system (LD_PRELOAD) for everything below one folder, to write down what is done
- * there in the order it is done, by all processes, and to let a call fail or the process die.
+/* LD_PRELOAD shim between a program and the file system for everything below one folder. It logs the calls of all
+ * processes in order, and can make a call fail or the process die.
  *
- *   FAULT_ROOT   the folder            FAULT_LOG   where calls are written down (optional)
- *   FAULT_KIND   kill (before the call), enospc, eio, short (half of a write is done), erofs
- *   FAULT_AT     the how-manieth call that this kind concerns, from 1     FAULT_STICKY=1   and all after it, of every
- *                process: FAULT_MARK is a file, outside of the folder, that tells them
- *   FAULT_RANK   only where RANK says so
- *   FAULT_UNDER  only calls on paths that contain this          FAULT_NO_EXCHANGE=1  a file system without that
+ *   FAULT_ROOT      the folder
+ *   FAULT_LOG       log of the calls (optional)
+ *   FAULT_KIND      kill (before the call), enospc, eio, short (half of a write is done), erofs
+ *   FAULT_AT        number of the affected call, counted from 1 among the calls of this kind
+ *   FAULT_STICKY=1  after the fault, all later calls fail too, in every process
+ *   FAULT_MARK      for FAULT_STICKY: path of a file outside the folder, created at the fault; processes check it
+ *   FAULT_RANK      the fault occurs only in the process with this RANK
+ *   FAULT_UNDER     the fault affects only paths that contain this text
+ *   FAULT_NO_EXCHANGE=1  simulates a file system without RENAME_EXCHANGE
  *
- * A line of the log is: call TAB path [TAB more]; what a write wrote follows its line, as long as the line says. */
+ * Each line of the log is: call TAB path [TAB more]. The data of a write follows its line, which has the length. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +46,8 @@ __attribute__((constructor)) static void begin(void) {
   mark = getenv("FAULT_MARK");
 }
 
-/* The absolute path of a name, or of a descriptor when name is NULL; 0 when it lies outside of the root. */
+/* Writes the absolute path of a name, or of a descriptor if name is NULL, to `path`. Returns 0 if it is outside the
+ * root. */
 static int inside(int dir, const char* name, char* path) {
   if (!root) return 0;
   char base[4096] = "";
@@ -91,12 +95,13 @@ static void note(const void* data, size_t bytes, const char* format, ...) {
   errno = error;
 }
 
-/* A disk that is full is so for everybody. */
+/* True if the sticky fault has occurred in any process, because a full disk is full for all processes. */
 static int marked(void) {
   return sticky && mark && syscall(SYS_faccessat, AT_FDCWD, mark, F_OK) == 0;
 }
 
-/* Whether this call is to fail: its errno, -1 for half a write, or 0. Does not return when the process is to die. */
+/* Returns the errno with which this call must fail, -1 for a half write, or 0 for no fault. Kills the process if
+ * FAULT_KIND is kill. */
 static int fault(int what, const char* path) {
   if (!kind || !at || (under && !strstr(path, under))) return 0;
   int concerned = strcmp(kind, "kill") == 0     ? MAKES | WRITES | SYNCS | NAMES

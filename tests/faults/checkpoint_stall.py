@@ -1,7 +1,7 @@
-"""How long training stands still for a checkpoint of 1 GB of state, written at once and behind its back. By hand:
+"""Measures how long training pauses for a checkpoint of 1 GB of state, written synchronously and in the background. To run it:
     ESPALIER=build/bin/espalier python3 tests/faults/checkpoint_stall.py [STEPS] [FOLDER]
-A step's own time is in metrics.jsonl, and when it ended; what is between two steps beyond what is always there is the
-stall. Steps beside which a checkpoint is being written may be slower too: that is told apart."""
+metrics.jsonl has the duration and end of each step. The stall is the time between two steps minus the usual gap. Steps
+during a background write may also be slower; their mean time is printed separately."""
 import json
 import os
 import shutil
@@ -51,7 +51,7 @@ def measure(folder, steps, behind, batch):
     after = [step for step in gaps if (step - 1) % EVERY == 0]
     others = [gap for step, gap in gaps.items() if step not in after]
     stalls = [gaps[step] - statistics.median(others) for step in after]
-    # The step after the next is well away from the writing, where steps are long.
+    # With long steps, the second step after the save no longer overlaps the write.
     quiet = statistics.median(line["step_ms"] for line in lines[1:] if line["step"] % EVERY == 0)
     beside = statistics.mean(line["step_ms"] for line in lines[1:] if (line["step"] - 1) % EVERY == 0)
     return state, stalls, quiet, beside
@@ -65,7 +65,7 @@ def main():
             state, stalls, quiet, beside = measure(folder, steps, behind, int(os.environ.get("STALL_BATCH", "8")))
             print(f"{'async' if behind else 'sync '}  {state / 1e9:.2f} GB of state  step {quiet:.0f} ms  stall "
                   + ", ".join(f"{stall:.0f}" for stall in stalls) + f" ms (median {statistics.median(stalls):.0f} ms, "
-                  f"{100 * statistics.median(stalls) / quiet:.1f} % of a step)  step beside the writing {beside:.0f} ms",
+                  f"{100 * statistics.median(stalls) / quiet:.1f} % of a step)  step during the write {beside:.0f} ms",
                   flush=True)
     finally:
         shutil.rmtree(folder)

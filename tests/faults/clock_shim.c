@@ -1,5 +1,5 @@
-// LD_PRELOAD: a wall clock that jumps by up to a day, forwards and back, several times a second. The monotonic clock is
-// left alone.
+// LD_PRELOAD shim: the wall clock jumps by up to a day, forwards and backwards, several times per second. The monotonic
+// clock is not changed.
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <sys/syscall.h>

@@ -1,2 +1,2 @@
-# What ranks have read across restarts.
+# Sample accounting across restarts.
 esp_fault_test(data_samples_test.py CLASSES Samples TIMEOUT 300)

@@ -1,6 +1,6 @@
-"""Ranks killed or stopped at any moment, and started again in another number: what they have read, step by step, is the
-data, each item as often as there were passes over it and no item else. Every rank writes down what it takes up
-(log.samples); steps after the checkpoint that the next start goes on from did not happen. Prints the figure."""
+"""Checks which samples are read when ranks are killed or stopped at any moment and restarted with another number of ranks.
+Over the run each item must be read exactly once per epoch. Every rank logs the samples it reads (log.samples). Steps after
+the checkpoint that the next start resumes from do not count. Prints the figure."""
 import collections
 import glob
 import json
@@ -14,13 +14,13 @@ import tempfile
 import time
 import unittest
 
-from driving import ESPALIER, children
+from cli_runner import ESPALIER, children
 
 LONG = "ESPALIER_TEST_LONG" in os.environ
 NUM_RESTARTS = 50 if LONG else 6
 BATCH = 12
 NUM_STEPS = 40 * (NUM_RESTARTS + 2)
-PASSES = 2
+EPOCHS = 2
 
 RUN = """
 [run]
@@ -54,7 +54,7 @@ class Samples(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="espalier-samples-")
         self.addCleanup(shutil.rmtree, self.folder)
-        self.num_items = NUM_STEPS * BATCH // PASSES
+        self.num_items = NUM_STEPS * BATCH // EPOCHS
         with open(self.path("items.jsonl"), "w") as file:
             for i in range(self.num_items):
                 file.write(json.dumps({"text": f"item {i:07}", "label": i % 2}) + "\n")
@@ -65,8 +65,8 @@ class Samples(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def taken(self):
-        """[(step, samples, rows)] of all ranks since the last start; a line that was being written when its rank was
-        killed was not computed with."""
+        """[(step, samples, rows)] of all ranks since the last start. An incomplete line of a killed rank was not used in
+        training."""
         lines = []
         for name in glob.glob(self.path("run/samples/*.jsonl")):
             with open(name) as file:
@@ -88,9 +88,9 @@ class Samples(unittest.TestCase):
         resumed = re.search(r"resumed from .* at step (\d+)", errors)
         return int(resumed.group(1)) if resumed else 0, errors
 
-    def test_are_the_data_whatever_happens(self):
+    def test_samples_are_exact_when_ranks_are_killed_or_rescaled(self):
         chooser = random.Random(11)
-        steps = {}  # step: what counts of it, by the last start that made it good
+        steps = {}  # step → its samples, from the last start that completed it
         done = num_restarts = 0
         worlds = collections.Counter()
         while num_restarts < NUM_RESTARTS:
@@ -107,7 +107,7 @@ class Samples(unittest.TestCase):
                 os.kill(chooser.choice(ranks), signal.SIGKILL)
             begun_at, errors = self.ended(process)
             self.assertIn(process.returncode, (75, 3, -signal.SIGKILL, 0), errors)
-            # What a start went on from undoes what others did beyond it.
+            # A start discards the steps of earlier starts after its checkpoint.
             steps = {step: what for step, what in steps.items() if step <= begun_at}
             for step, samples, rows in self.taken():
                 self.assertGreater(step, begun_at)
@@ -123,25 +123,25 @@ class Samples(unittest.TestCase):
             steps.setdefault(step, []).append((samples, rows))
         self.check(steps)
         print(f"{num_restarts} restarts on 1 to 4 ranks ({dict(sorted(worlds.items()))}), half by SIGKILL: "
-              f"{self.num_items} items, each read exactly {PASSES} times in {NUM_STEPS} steps")
+              f"{self.num_items} items, each read exactly {EPOCHS} times in {NUM_STEPS} steps")
 
     def newest(self):
         return max((int(name.rsplit("-", 1)[1]) for name in glob.glob(self.path("run/checkpoints/step-*"))), default=0)
 
     def check(self, steps):
         self.assertEqual(sorted(steps), list(range(1, NUM_STEPS + 1)))
-        by_pass = [collections.Counter() for _ in range(PASSES)]
+        by_epoch = [collections.Counter() for _ in range(EPOCHS)]
         for step, parts in steps.items():
             samples = sorted(sample for part, _ in parts for sample in part)
             self.assertEqual(samples, list(range((step - 1) * BATCH, step * BATCH)), f"step {step}")
             for part, rows in parts:
                 for sample, row in zip(part, rows, strict=True):
-                    by_pass[sample // self.num_items][row] += 1
-        # By what was shown to the model: every item has one fingerprint, and each pass has each of them once.
-        for rows in by_pass:
+                    by_epoch[sample // self.num_items][row] += 1
+        # Items are identified by their token fingerprints. Each epoch must contain each fingerprint once.
+        for rows in by_epoch:
             self.assertEqual(len(rows), self.num_items)
             self.assertEqual(set(rows.values()), {1})
-        self.assertEqual(by_pass[0], by_pass[1])
+        self.assertEqual(by_epoch[0], by_epoch[1])
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Flight recorders of all ranks, one timeline, after one of them was killed."""
+"""Flight recorder: one timeline of all ranks after one of them was killed."""
 import os
 import signal
 import unittest
 
-from driving import run
-from watched_run import Watched
+from cli_runner import run
+from fault_test_case import FaultTestCase
 
 
-class Timeline(Watched):
-    def test_a_killed_rank_shows_in_one_timeline(self):
+class Timeline(FaultTestCase):
+    def test_timeline_contains_killed_rank(self):
         process = self.begin("run", ranks=3)
         self.wait_for_steps("run", process, 10)
         os.kill(self.pids(process)[1], signal.SIGKILL)
@@ -26,9 +26,9 @@ class Timeline(Watched):
         records = self.flight("run")
         self.assertEqual(sorted(records), [0, 1, 2])
         steps = [r["sequence"] for r in records[1] if r["kind"] == "step"]
-        self.assertGreaterEqual(max(steps), 10)  # what the killed rank wrote is there to its end
+        self.assertGreaterEqual(max(steps), 10)  # the records of the killed rank are complete
 
-    def test_the_start_before_is_kept(self):
+    def test_records_of_previous_start_are_kept(self):
         self.assertEqual(self.wait_for_end(self.begin("run", ranks=2, steps=3)), 0)
         self.assertEqual(self.wait_for_end(self.begin("run", ranks=2, steps=6)), 0)
         answer = run("flight", self.path("run"), "--previous", "--last", "0")
@@ -36,7 +36,7 @@ class Timeline(Watched):
         self.assertNotIn("step #4", answer.stdout)
         self.assertIn("step #6", run("flight", self.path("run"), "--last", "0").stdout)
 
-    def test_a_folder_without_is_said(self):
+    def test_error_when_folder_has_no_records(self):
         answer = run("flight", self.path("."))
         self.assertEqual(answer.returncode, 4)
         self.assertIn("rank-K.flight", answer.stderr)

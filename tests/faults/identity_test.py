@@ -1,6 +1,7 @@
-"""One run, one run file, one data set: ranks whose run file, data, tokenizer or binary differ (by rank, by host, or by
-what changed before a rank was started again) refuse to train, all of them, and name the key or file and the ranks.
-Prints its figures; ESPALIER_TEST_LONG=1 for all cases.
+"""If run file, data, tokenizer or binary differ between ranks, all ranks must refuse to train and name the key or file and the
+ranks.
+The difference may be by rank, by host, or by a change before a rank was restarted. Prints its figures;
+ESPALIER_TEST_LONG=1 for all cases.
 
     ESPALIER=build/bin/espalier PYTHONPATH=tests/app:tests/e2e:tests/faults python3 tests/faults/identity_test.py -v
 """
@@ -12,10 +13,10 @@ import subprocess
 import time
 import unittest
 
-from driving import ESPALIER, free_port, ranks_of, run, wait_until
+from cli_runner import ESPALIER, free_port, ranks_of, run, wait_until
 from recover_driving import Job
-from train_test import InFolder
-from watched_run import LONG, Watched
+from train_test import TempFolderTestCase
+from fault_test_case import LONG, FaultTestCase
 
 LAYOUTS = {
     "dp": [],
@@ -29,10 +30,10 @@ LAYOUTS = {
 }
 KEYS = {"train.lr": "0.5", "run.seed": "4", "train.global_batch": "16", "checkpoint.every": "3"}
 LIMIT_S = 60
-MOST_S = 1.0  # from the last rank's start to the last one's end; judged in the long form alone
+MOST_S = 1.0  # from the last rank's start to the last rank's end; asserted only in the long form
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 400
-OTHER_TEXT = TEXT[:9000] + "Q" + TEXT[9001:]  # of the same size
+OTHER_TEXT = TEXT[:9000] + "Q" + TEXT[9001:]  # same size
 RUN_FILE = """
 [run]
 dir = "{folder}/run"
@@ -58,7 +59,7 @@ tensorboard = false
 
 
 class Case:
-    """What differs, between which processes, under which layout."""
+    """One test case: what differs, between which processes, and in which layout."""
 
     def __init__(self, layout, what, where="rank"):
         self.layout, self.what, self.where = layout, what, where
@@ -70,7 +71,7 @@ class Case:
         return 4 if self.what in ("data", "tokenizer") else 2
 
     def names(self):
-        """What the message says beside the ranks."""
+        """Pattern that the error message must contain, besides the ranks."""
         return {"data": r"data\.train \S*text\.txt", "tokenizer": r"data\.tokenizer \S*tokenizer\.json",
                 "binary": "version of espalier"}.get(self.what, re.escape(self.what))
 
@@ -94,7 +95,7 @@ def short_cases():
                     Case("dp", "train.lr", "restart under another launcher")]
 
 
-class Identity(InFolder):
+class IdentityTestCase(TempFolderTestCase):
     def setUp(self):
         super().setUp()
         self.started = []
@@ -126,9 +127,9 @@ class Identity(InFolder):
             folder=self.folder, text=self.path(f"{text}/text.txt"), tokenizer=tokenizer, **values))
 
     def make_other_binary(self):
-        """The same program with another commit in it."""
+        """Makes a copy of the program that reports another commit id."""
         version = run("--version").stdout.split("\n")[0]
-        commit = re.search(r"\((\w+),", version).group(1).encode()
+        commit = re.search(r"\(([\w-]+),", version).group(1).encode()
         with open(ESPALIER, "rb") as file:
             program = file.read()
         other = commit[:-1] + (b"0" if commit[-1:] != b"0" else b"1")
@@ -140,7 +141,7 @@ class Identity(InFolder):
         return path
 
     def two_files(self, case):
-        """The run files and binaries of both sides."""
+        """Run file and binary of each of the two sides."""
         names = {"train.lr": "lr", "run.seed": "seed", "train.global_batch": "batch", "checkpoint.every": "every"}
         binary, other, mine, text = ESPALIER, {}, {}, "here"
         if case.what in names:
@@ -163,18 +164,18 @@ class Identity(InFolder):
         return process
 
     def ends(self, processes):
-        """Exit codes, and all that was said."""
+        """Waits for the processes; returns their exit codes and all output."""
         said = ""
         for process in processes:
             try:
                 said += process.communicate(timeout=LIMIT_S)[1]
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                said += process.communicate()[1] + "\nno end within the limit\n"
+                said += process.communicate()[1] + f"\nkilled after {LIMIT_S} s\n"
         return [process.returncode for process in processes], said
 
     def start_ranks(self, sides, settings, ranks, extra=None):
-        """As torchrun would, one process each; the last rank is of the other side."""
+        """Starts one process per rank, as torchrun does; the last rank belongs to the other side."""
         port, processes = free_port(), []
         for rank in range(ranks):
             binary, run_file = sides[rank == ranks - 1]
@@ -211,7 +212,7 @@ class Identity(InFolder):
                                        self.path("here/tokenizer.json"))
         process = self.begin([binary, "launch", "--nproc-per-node", "2", "--max-restarts", "1000", *flags, "--", "train",
                               run_file, *settings, "--set", "train.steps=1000000", "--set", "log.every=1"])
-        self.assertTrue(wait_until(lambda: self.steps_made("run") > 5 or process.poll() is not None, LIMIT_S))
+        self.assertTrue(wait_until(lambda: self.logged_steps("run") > 5 or process.poll() is not None, LIMIT_S))
         self.assertIsNone(process.poll())
         return process
 
@@ -223,7 +224,7 @@ class Identity(InFolder):
             self.write_tokenizer("there", 281)
         flags = ["--no-reform"] if case.where == "restart of all" else []
         process = self.launched(case, settings, binary, *flags)
-        if case.what == "data":  # another file takes its name, so that only a rank that is started again sees it
+        if case.what == "data":  # replaces the file, so that only a restarted rank sees the new one
             os.replace(self.write("there/text.txt", OTHER_TEXT), self.path("here/text.txt"))
         elif case.what == "tokenizer":
             os.replace(self.path("there/tokenizer.json"), self.path("here/tokenizer.json"))
@@ -235,7 +236,7 @@ class Identity(InFolder):
         return codes, said, time.monotonic() - begun, "" if flags else "rank 1"
 
     def refused_under_another_launcher(self, case, settings):
-        """The launcher starts all ranks again, and the run file was edited in between."""
+        """The launcher restarts all ranks, and the run file was edited in between."""
         mine, _ = self.two_files(case)
         codes, said = self.ends(self.start_ranks((mine, mine), [*settings, "--set", "checkpoint.every=5"], 2))
         self.assertEqual(codes, [0, 0], said)
@@ -247,7 +248,7 @@ class Identity(InFolder):
         return codes, said, time.monotonic() - begun, ""
 
     def check(self, case):
-        """Seconds to the refusal."""
+        """Returns the seconds until the ranks refused."""
         settings = [word for one in LAYOUTS[case.layout] for word in ("--set", one)]
         how = {"rank": self.refused_by_rank, "host": self.refused_by_host, "restart": self.refused_by_restart,
                "restart of all": self.refused_by_restart,
@@ -266,18 +267,18 @@ class Identity(InFolder):
                 self.write("here/text.txt", TEXT)
                 taken.append((self.check(case), str(case)))
         taken.sort()
-        self.assertTrue(taken, "none was rejected")
-        print(f"{len(taken)} of {len(cases)} rejected, p50 {taken[len(taken) // 2][0]:.2f} s, most {taken[-1][0]:.2f} s "
+        self.assertTrue(taken, "no case was rejected")
+        print(f"{len(taken)} of {len(cases)} rejected, p50 {taken[len(taken) // 2][0]:.2f} s, max {taken[-1][0]:.2f} s "
               f"({taken[-1][1]})")
         return taken
 
 
-class Ranks(Identity):
-    def test_refuse_what_differs_and_name_it(self):
+class MismatchedRanks(IdentityTestCase):
+    def test_ranks_refuse_differences_and_name_them(self):
         self.check_all(short_cases())
 
-    def test_train_where_only_paths_and_times_differ(self):
-        """Another host may keep the same files elsewhere, under a run file of another name."""
+    def test_ranks_train_when_only_paths_and_times_differ(self):
+        """Another host may have the same files at other paths, and another name of the run file."""
         mine, _ = self.two_files(Case("dp", "data"))
         os.mkdir(self.path("copy"))
         self.write("copy/text.txt", TEXT)
@@ -290,8 +291,8 @@ class Ranks(Identity):
 
 
 @unittest.skipUnless(LONG, "long form")
-class AllRanks(Identity):
-    def test_refuse_what_differs_within_a_second(self):
+class AllRanks(IdentityTestCase):
+    def test_ranks_refuse_differences_within_a_second(self):
         cases = all_cases()
         self.assertEqual(len(cases), 60)
         taken = self.check_all(cases)
@@ -299,8 +300,8 @@ class AllRanks(Identity):
         self.assertLessEqual(taken[-1][0], MOST_S, taken[-5:])
 
 
-class EditedRunFile(InFolder):
-    """The run file is edited while the run goes on, and then a rank is killed."""
+class EditedRunFile(TempFolderTestCase):
+    """The run file is edited during the run, and then a rank is killed."""
 
     def killed(self, name, settings, ranks, edit):
         job = Job(self.folder, name, 60, settings + ["checkpoint.snapshot_every=2"], ranks)
@@ -320,13 +321,13 @@ class EditedRunFile(InFolder):
         edited = self.killed("edited", settings, ranks, True)
         self.assertEqual(edited.state(60), wanted)
         said = "".join(edited.said)
-        self.assertIn("edited.toml was changed since the job began", said)
+        self.assertIn("edited.toml has changed since the job began", said)
 
-    def test_changes_nothing_of_zero3(self):
+    def test_zero3_ignores_edits_during_the_run(self):
         self.check(["sync.method=zero3"], 2)
 
     @unittest.skipUnless(LONG, "long form")
-    def test_changes_nothing_of_any_method(self):
+    def test_every_method_ignores_edits_during_the_run(self):
         for name, settings in {"dp": [], "tp_pp": ["parallel.tp=2", "parallel.pp=2", "train.micro_batch=4"],
                                "gossip": ["sync.method=gossip"], "ps": ["sync.method=ps"]}.items():
             with self.subTest(name):
@@ -335,13 +336,20 @@ class EditedRunFile(InFolder):
                 self.check(settings, 4)
 
 
-class ChangedText(Watched):
-    """The text is changed in place while it is read."""
+class ChangedText(FaultTestCase):
+    """The text, or the token cache made from it, is changed in place while it was read."""
+    words = ()
 
     def begun(self, launcher, ranks=2):
-        process = self.begin("run", ranks=ranks, launcher=launcher)
-        self.wait_for_steps("run", process, 5)
+        process = self.begin("run", *self.words, ranks=ranks, launcher=launcher)
+        self.wait_for_steps("run", process, self.logged_steps("run") + 5)
         return process
+
+    def use_trained_tokenizer(self):
+        path = self.path("tokenizer.json")
+        made = run("tokenizer", "train", "--vocab", "300", "--output", path, self.path("text.txt"))
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.words = ("--set", "data.tokenizer=" + path)
 
     def check_ended(self, process, *parts):
         self.assertEqual(self.wait_for_end(process), 4, self.said("run"))
@@ -350,60 +358,91 @@ class ChangedText(Watched):
         self.assertNotIn("restarting all ranks", self.said("run"))
         self.assertNotIn("recovered in", self.said("run"))
 
-    def test_that_is_cut_short_ends_the_job(self):
+    def test_job_ends_when_text_is_truncated(self):
         process = self.begun(("launch", "--nproc-per-node", "2", "--max-restarts", "5", "--", "train"))
         os.truncate(self.path("text.txt"), 4096)
         self.check_ended(process, "text.txt", "got 4096 bytes; expected 18000")
 
-    def test_that_is_written_over_ends_the_job(self):
+    def test_job_ends_when_text_is_overwritten(self):
         process = self.begun(("train",))
         with open(self.path("text.txt"), "r+") as file:
             file.write("THE QUICK")
-        self.check_ended(process, "data changed since the run began", "data.train " + self.path("text.txt"))
+        self.check_ended(process, self.path("text.txt") + " was changed while it was read: its content differs")
 
-    def test_that_is_only_touched_is_read_on(self):
+    def token_cache(self):
+        """Path of the run's only token cache; a tokenizer other than byte writes one."""
+        names = [name for name in os.listdir(self.path("run/cache")) if name.endswith(".bin")]
+        self.assertEqual(len(names), 1, names)
+        return self.path("run/cache/" + names[0])
+
+    def overwrite_cache(self):
+        with open(self.token_cache(), "r+b") as file:
+            file.seek(100)
+            file.write(b"\0\0\0\0")
+
+    def test_job_ends_when_token_cache_is_overwritten(self):
+        self.use_trained_tokenizer()
         process = self.begun(("train",))
-        os.utime(self.path("text.txt"))
-        self.wait_for_steps("run", process, self.steps_made("run") + 10)
+        self.overwrite_cache()
+        self.check_ended(process, self.token_cache() + " was changed while it was read: its content differs")
+
+    def test_changed_token_cache_is_written_again_when_the_run_resumes(self):
+        self.use_trained_tokenizer()
+        process = self.begun(("train",))
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.wait_for_end(process), 75, self.said("run"))
+        with open(self.token_cache(), "rb") as file:
+            before = file.read()
+        self.overwrite_cache()
+        process = self.begun(("train",))
+        with open(self.token_cache(), "rb") as file:
+            self.assertEqual(file.read(), before)
         process.send_signal(signal.SIGTERM)
         self.assertEqual(self.wait_for_end(process), 75, self.said("run"))
 
-    def test_is_named_when_the_run_resumes(self):
+    def test_job_continues_when_text_is_only_touched(self):
+        process = self.begun(("train",))
+        os.utime(self.path("text.txt"))
+        self.wait_for_steps("run", process, self.logged_steps("run") + 10)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.wait_for_end(process), 75, self.said("run"))
+
+    def test_changed_text_is_named_when_the_run_resumes(self):
         process = self.begun(("train",))
         process.send_signal(signal.SIGTERM)
         self.assertEqual(self.wait_for_end(process), 75, self.said("run"))
         with open(self.path("text.txt"), "a") as file:
             file.write("more")
-        self.check_ended(self.begin("run", ranks=2), "holds a run that read other data", "18000 bytes", "18004 bytes",
+        self.check_ended(self.begin("run", ranks=2), "contains a run that read other data", "18000 bytes", "18004 bytes",
                          "--continue-with-changes")
         process = self.begin("run", "--continue-with-changes", ranks=2)
-        self.wait_for_steps("run", process, self.steps_made("run") + 5)
+        self.wait_for_steps("run", process, self.logged_steps("run") + 5)
         process.send_signal(signal.SIGTERM)
         self.assertEqual(self.wait_for_end(process), 75, self.said("run"))
 
 
-class Restarts(Watched):
-    def test_that_do_not_help_end_the_job_with_the_cause(self):
+class Restarts(FaultTestCase):
+    def test_job_ends_with_the_cause_when_restarts_do_not_help(self):
         launcher = ("launch", "--nproc-per-node", "2", "--max-restarts", "1000", "--", "train")
         process = self.begin("run", "--set", "run.check_replicas_every=5", "--set", "checkpoint.snapshot_every=2", ranks=2,
                              launcher=launcher, fault="flip:1:5:12345")
         self.assertEqual(self.wait_for_end(process), 3, self.said("run"))
         said = self.said("run")
-        self.assertIn("3 restarts in a row made no step beyond step 5", said)
+        self.assertIn("3 consecutive restarts made no progress beyond step 5", said)
         self.assertIn("run file, data files and binary are not the cause", said)
         self.assertEqual(len(self.events("run", "recovered")), 3)
 
 
-class DeletedFolder(Watched):
+class DeletedFolder(FaultTestCase):
     def checkpointed(self, name):
         return self.begin(name, "--set", "checkpoint.every=2", "--set", "checkpoint.keep=2", ranks=2)
 
-    def test_ends_the_run_and_is_left_to_the_next(self):
+    def test_deleted_folder_ends_the_run_and_is_free_for_the_next(self):
         first = self.checkpointed("run")
         self.wait_for_steps("run", first, 5)
         os.rename(self.path("run.stderr"), self.path("first.stderr"))
         shutil.rmtree(self.path("run"), ignore_errors=True)
-        while os.path.exists(self.path("run")):  # the run writes while it is deleted
+        while os.path.exists(self.path("run")):  # the run keeps writing during the deletion
             shutil.rmtree(self.path("run"), ignore_errors=True)
         second = self.begin("run", "--set", "checkpoint.every=2", "--set", "checkpoint.keep=0", ranks=2, steps=40)
         self.assertEqual(self.wait_for_end(first), 4)

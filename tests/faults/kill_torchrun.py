@@ -1,6 +1,6 @@
-"""The same as kill_test.py for torchrun and gloo, for comparison: a small network under DistributedDataParallel that saves
-every K steps; random ranks are killed with signal 9, and what counts is the time from the kill to the next completed step.
-Skips aloud where there is no PyTorch.
+"""Baseline for kill_test.py: torchrun with gloo. A small network with DistributedDataParallel saves its state every K steps.
+Kills random ranks with SIGKILL and prints the time from the kill to the next completed step. Skipped with a message if
+PyTorch is missing.
 
     /usr/bin/python3 tests/faults/kill_torchrun.py --trials 5
 """
@@ -62,16 +62,16 @@ def wait_for(condition, limit):
     end = time.monotonic() + limit
     while not condition():
         if time.monotonic() > end:
-            sys.exit("torchrun did not go on")
+            sys.exit(f"torchrun made no progress within {limit} s")
         time.sleep(0.005)
 
 
 def drive(trials, ranks, every):
     sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "app"))
-    from driving import children
+    from cli_runner import children
 
     folder = tempfile.mkdtemp(prefix="espalier-kill-")
-    # Where its output goes is said outright: PyTorch 1.13 under Python 3.11 does not read its own default of it.
+    # Explicit log redirection: PyTorch 1.13 with Python 3.11 does not parse its own default.
     output = ["--redirects", "1", "--tee", "2", "--log_dir", os.path.join(folder, "log")]
     job = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks),
                             "--max_restarts", "1000", *output, __file__, "--worker", folder, "--every", str(every)],
@@ -84,7 +84,7 @@ def drive(trials, ranks, every):
             before = last(folder)
             began = time.monotonic()
             os.kill(random.choice(children(job.pid)), signal.SIGKILL)
-            # Its ranks are all new after a failure: the first step of another process is the first one after it.
+            # torchrun restarts all ranks, so the first step of a new process is the first after the failure.
             wait_for(lambda: last(folder)["pid"] != before["pid"], 120)
             with open(os.path.join(folder, "steps.jsonl")) as file:
                 first = next(line for line in map(json.loads, file) if line["mono_s"] > began and
@@ -97,7 +97,7 @@ def drive(trials, ranks, every):
         shutil.rmtree(folder)
     seconds.sort()
     print(f"torchrun and gloo, {ranks} ranks, {trials} kills, saved every {every} steps: p50 "
-          f"{seconds[len(seconds) // 2]:.2f} s, most {seconds[-1]:.2f} s, steps lost at most {max(lost)}")
+          f"{seconds[len(seconds) // 2]:.2f} s, max {seconds[-1]:.2f} s, at most {max(lost)} steps lost")
 
 
 def main():

@@ -1,4 +1,4 @@
-"""The launcher killed with SIGKILL at a random moment: that none of its ranks lives on, and how soon the last is gone.
+"""Kills the launcher with SIGKILL at a random moment. None of its ranks may survive. Measures the time until the last rank has ended.
 Prints its figure; ESPALIER_TEST_LONG=1 or TRIALS=n for the long form."""
 import os
 import random
@@ -6,11 +6,11 @@ import signal
 import time
 import unittest
 
-from driving import children, running, wait_until
-from watched_run import Watched, spread, trials
+from cli_runner import children, running, wait_until
+from fault_test_case import FaultTestCase, spread, trials
 
 
-class Launcher(Watched):
+class Launcher(FaultTestCase):
     def one(self, name, launcher, draw):
         process = self.begin(name, ranks=4, launcher=launcher)
         self.assertTrue(wait_until(lambda: len(children(process.pid)) == 4), self.said(name))
@@ -24,12 +24,12 @@ class Launcher(Watched):
         wait_until(lambda: not any(running(pid) for pid in ranks))
         took = time.monotonic() - killed
         alive = sum(running(pid) for pid in ranks)
-        for pid in ranks:  # a failure must not leave them to the next trial
+        for pid in ranks:  # clean up for the next trial
             if running(pid):
                 os.kill(pid, signal.SIGKILL)
         return alive, took
 
-    def test_no_rank_outlives_it(self):
+    def test_no_rank_outlives_its_launcher(self):
         draw, left, times = random.Random(2), 0, []
         count = trials(2, 50)
         for trial in range(count):
@@ -37,7 +37,7 @@ class Launcher(Watched):
             alive, took = self.one(f"run{trial}", launcher, draw)
             left += alive
             times.append(took)
-        print(f"launcher killed {count} times: {left} ranks lived on; the last of 4 was gone after {spread(times)}")
+        print(f"launcher killed {count} times: {left} ranks survived; the last of 4 ended after {spread(times)}")
         self.assertEqual(left, 0)
 
 

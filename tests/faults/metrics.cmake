@@ -1,2 +1,5 @@
-# The log of a run when its writer is killed, and when a disk is full.
-esp_fault_test(metrics_test.py CLASSES Killed Full)
+# metrics.jsonl when its writer is killed, and on a full disk.
+esp_fault_test(metrics_test.py CLASSES KilledRanks FullDisk TIMEOUT 1200)
+if(Python3_FOUND)
+  esp_run_alone_if_long(faults.metrics.KilledRanks)
+endif()

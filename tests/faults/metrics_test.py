@@ -1,7 +1,7 @@
-"""metrics.jsonl when the rank that writes it is killed, and files of a run that cannot be written: a full disk and
-`ulimit -f` cost lines, never the training. Prints its figures.
+"""metrics.jsonl when the rank that writes it is killed, and run files that cannot be written: a full disk and `ulimit -f`
+may cost lines, never the training. Prints its figures.
 
-    ESPALIER=build/bin/espalier PYTHONPATH=tests/app:tests/e2e python3 tests/faults/metrics_test.py -v Killed
+    ESPALIER=build/bin/espalier PYTHONPATH=tests/app:tests/e2e python3 tests/faults/metrics_test.py -v KilledRanks
 """
 import ctypes
 import errno
@@ -16,15 +16,15 @@ import tempfile
 import time
 import unittest
 
-from driving import ESPALIER, ranks_of, wait_until
+from cli_runner import ESPALIER, ranks_of, wait_until
 from recover_driving import Job
 
 LONG = "ESPALIER_TEST_LONG" in os.environ
 FIGURES = ("step", "loss", "grad_norm", "lr", "tokens", "val_loss")
 
 
-class Killed(unittest.TestCase):
-    """SIGKILL at random moments: every logged step has one line, with the figures of a run left in peace."""
+class KilledRanks(unittest.TestCase):
+    """Ranks are killed with SIGKILL at random moments. Every logged step must have one line, with the figures of a run without faults."""
 
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="espalier-metrics-")
@@ -39,7 +39,7 @@ class Killed(unittest.TestCase):
         return [{key: line.get(key) for key in FIGURES} for line in job.lines("metrics.jsonl")]
 
     def kill_often(self, name, steps, kills, victim, *settings):
-        """The kills that were made: each after some steps, at any moment of one."""
+        """Kills `victim` repeatedly, each time after some steps. Returns the job and the number of kills."""
         job, made, target = self.job(name, steps, *settings), 0, 0
         for _ in range(kills):
             target += random.randint(5, max(6, steps // kills - 1))
@@ -71,17 +71,17 @@ class Killed(unittest.TestCase):
         print(f"{made} kills of rank {victim}: {len(lines)} lines, each step once, "
               f"{sum('recovered' in line for line in lines)} of them after a recovery")
 
-    def test_no_line_is_lost_with_the_first_rank(self):
+    def test_no_line_is_lost_when_rank_0_is_killed(self):
         self.check(0, seed=1)
 
-    def test_no_line_is_lost_with_another_rank(self):
+    def test_no_line_is_lost_when_another_rank_is_killed(self):
         self.check(1, seed=2)
 
-    def test_no_line_is_lost_where_steps_are_made_again(self):
+    def test_no_line_is_lost_when_steps_are_repeated(self):
         self.check(0, "sync.method=zero3", "checkpoint.snapshot_every=2", seed=3)
 
-    def test_lost_lines_are_an_event(self):
-        """As after a loss of power: the checkpoint is on the disk, the end of the log is not."""
+    def test_lost_lines_are_recorded_as_event(self):
+        """Simulates a power loss: the checkpoint is on the disk, but the end of the log is not."""
         job = self.job("cut", 6, "checkpoint.every=6", "train.eval_every=0")
         self.assertEqual(job.finish(), 0, "".join(job.said))
         path = os.path.join(job.dir, "metrics.jsonl")
@@ -94,11 +94,11 @@ class Killed(unittest.TestCase):
         self.assertEqual([line["step"] for line in again.lines("metrics.jsonl")], [1, 2, 3, 7, 8, 9])
         gap = [one for one in again.lines("events.jsonl") if one["event"] == "metrics_gap"]
         self.assertEqual([(one["first_step"], one["step"]) for one in gap], [(4, 6)])
-        self.assertIn("no lines of steps 4 to 6", "".join(again.said))
+        self.assertIn("the lines of steps 4 to 6 are missing", "".join(again.said))
 
 
-class Full(unittest.TestCase):
-    """A run folder on a disk that is full, and one beyond `ulimit -f`."""
+class FullDisk(unittest.TestCase):
+    """A run folder on a full disk, and a log file that exceeds `ulimit -f`."""
 
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="espalier-full-")
@@ -110,11 +110,11 @@ class Full(unittest.TestCase):
         return os.path.join(self.folder, *names)
 
     def mount(self, name, size):
-        """A small disk of its own."""
+        """Mounts a small tmpfs."""
         os.mkdir(self.path(name))
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.mount(b"tmpfs", self.path(name).encode(), b"tmpfs", 0, f"size={size}".encode()) != 0:
-            self.skipTest(f"no file system can be mounted here: {os.strerror(ctypes.get_errno())}")
+            self.skipTest(f"cannot mount a file system: {os.strerror(ctypes.get_errno())}")
         self.addCleanup(libc.umount2, self.path(name).encode(), 2)
         return self.path(name)
 
@@ -152,7 +152,7 @@ at_end = false
             return file.read()
 
     def fill(self, disk):
-        """Takes the room that is left."""
+        """Fills the free space."""
         with open(os.path.join(disk, "filler"), "wb", buffering=0) as file:
             for chunk in (1 << 20, 4096):
                 try:
@@ -175,7 +175,7 @@ at_end = false
         with open(self.path("out")) as file:
             return max((int(line.split()[1].split("/")[0]) for line in file if line.startswith("step ") and "/" in line), default=0)
 
-    def test_a_full_disk_ends_no_training(self):
+    def test_training_continues_when_disk_is_full(self):
         disk = self.mount("disk", "8m")
         run_dir = os.path.join(disk, "run")
         process = self.train(run_dir, "train.steps=1000000", "log.trace=true")
@@ -183,7 +183,7 @@ at_end = false
         self.fill(disk)
         self.assertTrue(wait_until(lambda: "/metrics.jsonl" in self.errors()))
         had = self.printed()
-        self.assertTrue(wait_until(lambda: self.printed() > had + 100), "training stands still")
+        self.assertTrue(wait_until(lambda: self.printed() > had + 100), "training makes no more steps")
         process.send_signal(signal.SIGTERM)
         errors = self.ended(process, 75)
         warnings = [line for line in errors.splitlines() if "metrics.jsonl" in line]
@@ -191,14 +191,14 @@ at_end = false
         self.assertIn(os.path.join(run_dir, "metrics.jsonl") + ": No space left on device", warnings[0])
         self.assertIn("training continues", warnings[0])
         for name in ("summary.json", "TensorBoard", "trace"):
-            told = [line for line in errors.splitlines() if f" {name}: " in line]
-            self.assertEqual(len(told), 1, (name, errors))
-            self.assertIn("No space left on device", told[0])
+            warnings = [line for line in errors.splitlines() if f" {name}: " in line]
+            self.assertEqual(len(warnings), 1, (name, errors))
+            self.assertIn("No space left on device", warnings[0])
         steps = self.steps(run_dir)
         self.assertEqual(steps, sorted(set(steps)))
         self.assertLess(steps[-1], self.printed())
 
-    def test_lines_come_when_there_is_room_again(self):
+    def test_lines_are_written_when_space_is_available_again(self):
         disk = self.mount("disk", "8m")
         run_dir = os.path.join(disk, "run")
         process = self.train(run_dir, "train.steps=1000000", "log.tensorboard=false")
@@ -215,13 +215,13 @@ at_end = false
         self.assertEqual(steps, sorted(set(steps)))
         with open(os.path.join(run_dir, "events.jsonl")) if missing else open(os.devnull) as file:
             gaps = [one for one in map(json.loads, file) if one["event"] == "metrics_gap"]
-        told = {step for one in gaps for step in range(one["first_step"], one["step"] + 1)}
-        self.assertEqual(set(missing) - told, set())
+        recorded = {step for one in gaps for step in range(one["first_step"], one["step"] + 1)}
+        self.assertEqual(set(missing) - recorded, set())
 
-    def test_beyond_ulimit_f_is_as_on_a_full_disk(self):
-        """The kernel's default would be death by SIGXFSZ."""
+    def test_training_continues_beyond_ulimit_f(self):
+        """By default the operating system would kill the process with SIGXFSZ."""
         run_dir = self.path("limited")
-        limit = 4 << 20  # above the flight recorder's file
+        limit = 4 << 20  # larger than the flight recorder file
         process = self.train(run_dir, "train.steps=12000", "log.tensorboard=false", "train.eval_every=0",
                              limits=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
         errors = self.ended(process)
@@ -229,14 +229,14 @@ at_end = false
         self.assertLessEqual(os.path.getsize(os.path.join(run_dir, "metrics.jsonl")), limit)
         self.assertGreater(len(self.steps(run_dir)), 5000)
 
-    def test_a_disk_that_is_full_from_the_start_is_named(self):
+    def test_error_names_disk_that_is_full_from_the_start(self):
         disk = self.mount("disk", "1m")
         self.fill(disk)
         errors = self.ended(self.train(os.path.join(disk, "run")), 4)
         self.assertIn("No space left on device", errors)
         self.assertIn(disk, errors)
 
-    def test_a_checkpoint_on_a_full_disk_is_named(self):
+    def test_error_names_final_checkpoint_on_full_disk(self):
         disk = self.mount("disk", "8m")
         run_dir = os.path.join(disk, "run")
         process = self.train(run_dir, "train.steps=1000000", "checkpoint.at_end=true", "log.tensorboard=false")

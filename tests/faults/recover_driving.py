@@ -1,5 +1,5 @@
-"""How the recovery scripts drive a job: a small model on eight ranks under espalier launch, ranks killed as it goes, and
-what its event log and metrics tell of each recovery. Times are of the host's monotonic clock on both sides."""
+"""Drives a job for the recovery scripts: a small model on eight ranks under `espalier launch`. Kills ranks and reads each
+recovery from the event log and the metrics. All times are from the host's monotonic clock."""
 import json
 import os
 import random
@@ -10,9 +10,9 @@ import sys
 import threading
 import time
 
-from driving import ESPALIER, ranks_of, wait_until
+from cli_runner import ESPALIER, ranks_of, wait_until
 
-# A test that runs out of time takes its jobs along.
+# A test that times out must also end its jobs: SIGTERM raises SystemExit, so that `finally` blocks run.
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 LAYOUTS = {
@@ -68,7 +68,7 @@ class Job:
     """One run of `steps` steps under the launcher."""
 
     def __init__(self, folder, name, steps, settings, ranks=8, restarts=1000, flags=(), environment=None):
-        """`restarts`: None for the launcher's default."""
+        """`restarts`: value of --max-restarts; None: the launcher's default."""
         self.dir = os.path.join(folder, name)
         self.ranks = ranks
         text = os.path.join(folder, "text.txt")
@@ -91,7 +91,7 @@ class Job:
         self.reader.start()
 
     def lines(self, name):
-        """Whole lines of an event log of the run; one may be half written."""
+        """Complete lines of a log of the run; the last line may be incomplete."""
         try:
             with open(os.path.join(self.dir, name)) as file:
                 text = file.read()
@@ -100,7 +100,7 @@ class Job:
         return [json.loads(line) for line in text.splitlines(True) if line.endswith("\n") and line.startswith("{")]
 
     def tail(self, name):
-        """The last whole line, cheaply; None before there is one."""
+        """The last complete line, read from the end of the file; None if there is none."""
         try:
             with open(os.path.join(self.dir, name), "rb") as file:
                 file.seek(max(0, os.path.getsize(file.name) - 4096))
@@ -110,8 +110,9 @@ class Job:
             return None
 
     def curve(self):
-        """(step, loss, gradient norm) of every logged step, in the order of the file."""
-        return [(line["step"], line["loss"], line["grad_norm"]) for line in self.lines("metrics.jsonl") if "loss" in line]
+        """Step, loss, gradient norm, learning rate and validation loss of every logged step, in the order of the file."""
+        return [tuple(line.get(key) for key in ("step", "loss", "grad_norm", "lr", "val_loss"))
+                for line in self.lines("metrics.jsonl") if "loss" in line]
 
     def recoveries(self):
         return [line for line in self.lines("events.jsonl") if line["event"] == "recovered"]
@@ -124,8 +125,8 @@ class Job:
         return self.process.poll() is None
 
     def kill_one(self, spare_first=False):
-        """Kills a random rank with signal 9 and waits for the first step after the recovery. None when the run ended
-        before; else a dictionary of what it cost."""
+        """Kills a random rank with SIGKILL and waits for the first step after the recovery. Returns the cost of the recovery as a
+        dictionary, or None if the run ended first."""
         ranks = list(ranks_of(self.process.pid).values())
         if len(ranks) < self.ranks:
             return None
@@ -137,7 +138,7 @@ class Job:
         os.kill(victim, signal.SIGKILL)
         event, found = None, {}
 
-        def went_on():
+        def resumed():
             nonlocal event
             if event is None:
                 events = self.recoveries()[recovered_before:]
@@ -150,15 +151,43 @@ class Job:
                     return True
             return not self.alive()
 
-        wait_until(went_on, limit=60)
+        wait_until(resumed, limit=60)
         if "line" not in found:
             return None
         return {"seconds": found["line"]["mono_s"] - began, "rung": event["rung"], "in_place": event["in_place"],
                 "lost": max(0, before - event["step"]), "noticed": event.get("seconds"), "step": event["step"],
                 "lost_s": max(0, began - made_at.get(event["step"], self.started if event["step"] == 0 else began))}
 
+    def kill_at(self, moment, limit=100):
+        """Kills a random rank with SIGKILL at `moment` of the monotonic clock, in any state. If no rank runs then,
+        waits for the next one. Returns the time of the kill; None if the job ended before."""
+        time.sleep(max(0, moment - time.monotonic()))
+        end = time.monotonic() + limit
+        while self.alive() and time.monotonic() < end:
+            for victim in random.sample(found := list(ranks_of(self.process.pid).values()), len(found)):
+                try:
+                    os.kill(victim, signal.SIGKILL)
+                    return time.monotonic()
+                except ProcessLookupError:  # it has just ended
+                    pass
+        return None
+
+    def seconds_to_next_step(self, kills):
+        """For each recovery in place: the seconds from its last kill to the next completed step, unless a later recovery has
+        removed that step's line."""
+        seconds, begun, events = [], self.started, self.recoveries()
+        times = [line["mono_s"] for line in self.lines("metrics.jsonl")]
+        for event, end in zip(events, [event["mono_s"] for event in events[1:]] + [float("inf")]):
+            kill = max((kill for kill in kills if begun < kill < event["mono_s"]), default=None)
+            step = min((time for time in times if event["mono_s"] < time < end), default=None)
+            if event["in_place"] and kill and step:
+                seconds.append(step - kill)
+            begun = event["mono_s"]
+        return seconds
+
     def finish(self, limit=200):
         self.process.wait(timeout=limit)
+        self.ended = time.monotonic()
         self.reader.join(timeout=5)
         return self.process.returncode
 
@@ -172,7 +201,7 @@ class Job:
             return json.load(file)["restarts"]
 
     def recovery_seconds(self):
-        """From the loss to the restored state, in place, by the launcher's own words."""
+        """Seconds from the failure to the restored state of each recovery in place, from the launcher's log lines."""
         return [float(time) * (1e-3 if unit == "ms" else 1) for time, unit in
                 re.findall(r"recovered in ([0-9.]+) (m?s): ", "".join(self.said))]
 

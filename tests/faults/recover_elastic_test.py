@@ -1,6 +1,5 @@
-"""Hosts that come and go: a job of 1 to 3 hosts (launchers on this machine) loses one, goes on with fewer, gains one,
-and ends with every step made once, each of exactly the samples that a job left in peace shows the model in it. Three hosts
-at first, two after the loss, three again.
+"""Elastic job on 3 hosts (launchers on this machine): it loses a host, continues with 2, and grows to 3 again. Every step must
+be logged exactly once and use the samples that a run without faults uses in that step.
 
     ESPALIER=build/bin/espalier python3 tests/faults/recover_elastic_test.py
 """
@@ -14,7 +13,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "app"))
-from driving import ESPALIER, free_port, wait_until  # noqa: E402
+from cli_runner import ESPALIER, free_port, wait_until  # noqa: E402
 from recover_driving import RUN, Job  # noqa: E402
 
 STEPS = 1200
@@ -24,7 +23,7 @@ def host(folder, name, rank, port, secret):
     words = ["launch", "--nnodes", "1:3", "--nproc-per-node", "1", "--node-rank", str(rank), "--rdzv-endpoint",
              f"127.0.0.1:{port}", "--rdzv-id", "elastic", "--secret-file", secret, "--max-restarts", "3", "--", "train",
              os.path.join(folder, "run.toml"), "--run-dir", os.path.join(folder, name), "--set", "checkpoint.every=5",
-             "--set", "log.samples=true", "--resume", "none"]  # which begins the job, and not each of its epochs
+             "--set", "log.samples=true", "--resume", "none"]  # applies to the start of the job, not to each epoch
     return subprocess.Popen([ESPALIER, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
@@ -37,8 +36,8 @@ def lines(path):
 
 
 def samples(folder):
-    """What the model was shown in each step, by all ranks: numbers of samples and fingerprints of their tokens. A step
-    that was made again was shown the same again, or this set is larger than it should be."""
+    """Sample numbers and token fingerprints of each step, over all ranks. A repeated step must have used the same samples;
+    otherwise this set is larger than expected."""
     shown = {}
     for path in glob.glob(os.path.join(folder, "samples/*.jsonl")):
         for line in lines(path):
@@ -50,9 +49,9 @@ def main():
     folder = tempfile.mkdtemp(prefix="espalier-elastic-")
     hosts = []
     try:
-        peace = Job(folder, "peace", STEPS, ["train.global_batch=12", "log.samples=true"], ranks=3)
-        if peace.finish() != 0:
-            sys.exit("".join(peace.said))
+        faultless = Job(folder, "faultless", STEPS, ["train.global_batch=12", "log.samples=true"], ranks=3)
+        if faultless.finish() != 0:
+            sys.exit("".join(faultless.said))
         with open(os.path.join(folder, "run.toml"), "w") as file:
             file.write(RUN.format(folder=folder, steps=STEPS).replace("global_batch = 16", "global_batch = 12"))
         secret = os.path.join(folder, "secret")
@@ -71,26 +70,26 @@ def main():
 
         hosts = [host(folder, "elastic", rank, port, secret) for rank in range(3)]
         if not wait_until(lambda: len(lines(metrics)) >= 12 or hosts[0].poll() is not None):
-            sys.exit("the job did not begin")
+            sys.exit("the job did not reach step 12")
         hosts[2].send_signal(signal.SIGKILL)
         if not wait_until(lambda: len(layouts()) >= 2 or hosts[0].poll() is not None):
-            sys.exit("it did not go on with two hosts")
+            sys.exit("the job did not continue with two hosts")
         hosts.append(host(folder, "elastic", 2, port, secret))
         for one in (hosts[0], hosts[1], hosts[3]):
-            _, said = one.communicate(timeout=100)
+            _, output = one.communicate(timeout=100)
             if one.returncode != 0:
-                sys.exit(f"a host ended with {one.returncode}:\n{said}")
+                sys.exit(f"a host ended with exit code {one.returncode}:\n{output}")
         found = lines(metrics)
         steps = [line["step"] for line in found]
-        wanted, shown = samples(peace.dir), samples(os.path.join(folder, "elastic"))
+        wanted, shown = samples(faultless.dir), samples(os.path.join(folder, "elastic"))
         wrong = [step for step in wanted if shown.get(step) != wanted[step]]
-        print(f"layouts {' > '.join(layouts())}; {len(steps)} steps, of which {len(wrong)} with other samples than in peace")
+        print(f"layouts {' > '.join(layouts())}; {len(steps)} steps, {len(wrong)} of them with other samples than in the run without faults")
         if steps != list(range(1, STEPS + 1)):
-            sys.exit("not every step once")
+            sys.exit("a step is missing or repeated")
         if len(layouts()) != 3 or layouts()[0] != layouts()[2]:
-            sys.exit("it did not shrink and grow")
+            sys.exit("the layout did not change to two hosts and back to three")
         if wrong or len(wanted) != STEPS:
-            sys.exit("it learned from something else")
+            sys.exit("the samples differ from those of the run without faults")
     finally:
         for one in hosts:
             if one.poll() is None:

@@ -1,5 +1,5 @@
-"""Descriptors, threads, shared memory and files of a job that has gone through many recoveries, against those after the
-first few: none may grow. And after its end nothing of it is left on the host.
+"""Resource leaks: compares descriptors, threads, shared memory and files of a job after many recoveries with those after the
+first few. None may grow, and after the end of the job none may remain on the host.
 
     ESPALIER=build/bin/espalier python3 tests/faults/recover_leak_test.py --recoveries 200
 """
@@ -13,39 +13,39 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "app"))
-from driving import children, ranks_of, wait_until  # noqa: E402
+from cli_runner import children, ranks_of, wait_until  # noqa: E402
 from recover_driving import LAYOUTS, Job  # noqa: E402
 
 SNAPSHOT_EVERY = 5
 
 
 def shared_memory(pids):
-    """Segments that one of these processes made: their names begin with its id. Those of other programs on the host, which
-    come and go meanwhile, do not count."""
+    """Shared-memory segments created by these processes: their names start with the process id. Segments of other programs
+    do not count."""
     return {path for path in glob.glob("/dev/shm/espalier-[0-9]*-*")
             if int(os.path.basename(path).split("-")[1]) in pids}
 
 
 def snapshot_folder(launcher):
-    """The launcher holds a lock on the folder of its ranks' snapshots, so it has it open."""
+    """The snapshot folder of the launcher. The launcher keeps it open to hold its lock."""
     for name in os.listdir(f"/proc/{launcher}/fd"):
         try:
             path = os.readlink(f"/proc/{launcher}/fd/{name}")
-        except FileNotFoundError:  # closed meanwhile
+        except FileNotFoundError:  # closed in the meantime
             continue
         if path.startswith("/dev/shm/espalier-snapshots-"):
             return path
-    sys.exit("the launcher holds no folder of snapshots")
+    sys.exit("the launcher has no open snapshot folder")
 
 
 def counts(job, pids, snapshots):
-    """Of the launcher, of rank 0, which is never killed, and of all that the job's processes made."""
+    """Resources of the launcher, of rank 0 (never killed), and of everything the job's processes created."""
     found = {}
-    for who, pid in (("launcher", job.process.pid), ("rank 0", ranks_of(job.process.pid)[0])):
-        found[who + " descriptors"] = len(os.listdir(f"/proc/{pid}/fd"))
-        found[who + " threads"] = len(os.listdir(f"/proc/{pid}/task"))
+    for name, pid in (("launcher", job.process.pid), ("rank 0", ranks_of(job.process.pid)[0])):
+        found[name + " descriptors"] = len(os.listdir(f"/proc/{pid}/fd"))
+        found[name + " threads"] = len(os.listdir(f"/proc/{pid}/task"))
         with open(f"/proc/{pid}/maps") as maps:
-            found[who + " shared mappings"] = sum("/dev/shm/" in line for line in maps)
+            found[name + " shared mappings"] = sum("/dev/shm/" in line for line in maps)
     found["shared memory"] = len(shared_memory(pids))
     found["snapshot files"] = sum(len(names) for _, _, names in os.walk(snapshots))
     found["temporary files"] = sum(len(names) for _, _, names in os.walk(job.temporary))
@@ -53,8 +53,8 @@ def counts(job, pids, snapshots):
 
 
 def settled(look, enough=None):
-    """The least of several looks: connections and snapshots come and go as it works. With `enough`, it looks until
-    nothing is above that, or for 20 s."""
+    """The minimum of several measurements, because connections and snapshots come and go. With `enough`: measures until
+    nothing exceeds it, or for 20 s."""
     least = look()
     until = time.monotonic() + 20
     for number in range(10**6):
@@ -93,7 +93,7 @@ def main():
                 sys.exit("the job ended:\n" + "".join(job.said))
             pids.update(children(job.process.pid))
             if number == 2:
-                # So many snapshots that the old ones go as the new ones come.
+                # Enough snapshots that old ones are deleted.
                 wait_until(lambda since=job.step(): job.step() >= since + 4 * SNAPSHOT_EVERY or not job.alive())
                 first = settled(look)
                 first["snapshot files"] = max(look()["snapshot files"] for _ in range(200))
@@ -108,9 +108,9 @@ def main():
     print(f"{options.recoveries} recoveries, layout {options.layout}: " +
           ", ".join(f"{name} {first[name]} to {last[name]}" for name in first))
     if code != 75:
-        sys.exit(f"it ended with {code}:\n" + "".join(job.said))
+        sys.exit(f"the job ended with exit code {code}:\n" + "".join(job.said))
     if grown or left:
-        sys.exit(f"grown: {grown}; left behind: {left}")
+        sys.exit(f"grown resources: {grown}; remaining files: {left}")
 
 
 if __name__ == "__main__":

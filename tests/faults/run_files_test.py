@@ -1,5 +1,5 @@
-"""Run files nobody would write: a few keys of the table drawn at random, with values drawn at random, on a model that is
-tiny. Each must train, or be refused with the reason (exit 2 or 4); none may crash, hang, or call itself a bug.
+"""Fuzz test of run files: a few random keys with random values on a tiny model. Each file must train, or be rejected with the
+reason (exit 2 or 4). None may crash, hang, or cause an internal error.
 
     ESPALIER=build/bin/espalier python3 tests/faults/run_files_test.py --seed 7 --files 1000
 """
@@ -14,10 +14,10 @@ import subprocess
 import sys
 import tempfile
 
-from driving import ESPALIER, run
+from cli_runner import ESPALIER, run
 
-# Names and places are not drawn: they would write where nobody asked them to, or look for what is not there. Nor is the
-# deadline: one that is too short rightly ends a run.
+# These keys are not randomised. Random names and paths would write to arbitrary places or refer to missing files; a short
+# timeout would correctly end a run.
 FIXED = {"run.name", "run.dir", "run.device", "model.preset", "model.init", "data.train", "data.val", "data.cache",
          "data.tokenizer", "train.steps", "parallel.layout", "sync.offload_dir", "checkpoint.dir", "checkpoint.snapshot_dir", "comm.timeout_s"}
 METHODS = ["allreduce", "zero1", "zero2", "zero3", "ps", "gossip", "local", "diloco"]
@@ -27,7 +27,7 @@ LIMIT_S = 120
 
 
 def keys():
-    """(section.key, default, what it is) of the binary's own table."""
+    """(section.key, default, help) from the binary's own table."""
     section, found = None, []
     for line in run("train", "--keys").stdout.split("\n"):
         if heading := re.match(r"## \[(\w+)\]", line):
@@ -41,7 +41,7 @@ def drawn(key, draw):
     _, default, about = key
     if default in ("true", "false"):
         return draw.choice(["true", "false"])
-    if default.startswith("'"):  # the words that explain it, of which some are its values
+    if default.startswith("'"):  # words of the key's help text; some are valid values
         return json.dumps(draw.choice(re.findall(r"[a-z0-9_-]+", about) + [default.strip("'")] * 2 + [""]))
     if default.startswith("["):
         return "[]"
@@ -71,8 +71,8 @@ def train(folder, num_ranks):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
                                start_new_session=True)
     try:
-        told, _ = process.communicate(timeout=LIMIT_S)
-        return process.returncode, told
+        output, _ = process.communicate(timeout=LIMIT_S)
+        return process.returncode, output
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         return None, process.communicate()[0]
@@ -80,7 +80,7 @@ def train(folder, num_ranks):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, default=40)
+    parser.add_argument("--files", type=int, default=40, help="number of run files")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     draw, table = random.Random(options.seed), keys()
@@ -95,11 +95,11 @@ def main():
             with open(folder + "/run.toml", "w") as file:
                 file.write(text)
             num_ranks = draw.choice([1, 1, 2, 4])
-            code, told = train(folder, num_ranks)
+            code, output = train(folder, num_ranks)
             endings[code] = endings.get(code, 0) + 1
-            if code not in (0, 2, 4) or "bug in espalier" in told:
+            if code not in (0, 2, 4) or "bug in espalier" in output:
                 wrong += 1
-                print(f"file {number}, {num_ranks} ranks, ended with {code}:\n{text}\n" + "\n".join(told.split("\n")[-6:]))
+                print(f"file {number}, {num_ranks} ranks, ended with {code}:\n{text}\n" + "\n".join(output.split("\n")[-6:]))
     print(f"{options.files} run files of seed {options.seed}: " +
           ", ".join(f"{count} ended with {code}" for code, count in sorted(endings.items(), key=str)))
     sys.exit(1 if wrong else 0)

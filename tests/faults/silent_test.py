@@ -1,23 +1,23 @@
-"""Silent errors: bits turned over in one copy's parameters or optimizer state, products that come out wrong, and that
-neither is seen where nothing is wrong. Prints its figures; ESPALIER_TEST_LONG=1 or TRIALS=n for the long form."""
+"""Silent data corruption: flipped bits in one replica's parameters or optimizer state, and wrong GEMM results, must be detected.
+Without errors nothing may be reported. Prints its figures; ESPALIER_TEST_LONG=1 or TRIALS=n for the long form."""
 import json
 import random
 import unittest
 
-from watched_run import LONG, Watched, trials
+from fault_test_case import LONG, FaultTestCase, trials
 
 ALGORITHMS = ("ring ring_bidirectional naive direct recursive_doubling halving_doubling tree double_tree hierarchical "
               "torus2d").split()
 
 
-class Silent(Watched):
+class SilentErrorTestCase(FaultTestCase):
     def ended(self, name, code, *words, ranks=3, steps=12, fault=None):
         process = self.begin(name, *words, ranks=ranks, steps=steps, fault=fault)
         self.assertEqual(self.wait_for_end(process), code, self.said(name)[-3000:])
 
 
-class Copies(Silent):
-    def test_a_flipped_bit_is_found_and_its_rank_named(self):
+class FlippedBits(SilentErrorTestCase):
+    def test_flipped_bit_is_detected_with_its_rank(self):
         draw, late = random.Random(1), []
         count = trials(1, 40)
         for trial in range(count):
@@ -26,42 +26,43 @@ class Copies(Silent):
                        fault=f"flip:{rank}:{4 + trial % 4}:{bit}")
             event = self.events(name, "replica_differs")[0]
             self.assertEqual(event["ranks"], [rank], event)
-            self.assertIn(f"rank {rank} holds other values than the 2 others", self.said(name))
+            self.assertIn(f"rank {rank} differs from the 2 other replicas", self.said(name))
             late.append(event["step"] - 4 - trial % 4)
         self.assertLessEqual(max(late), 4)
-        print(f"flipped bits of one of 3 copies: {count} of {count} found, at most {max(late)} steps later, rank right")
+        print(f"bit flips in one of 3 replicas: {count} of {count} detected with the right rank, at most {max(late)} steps later")
 
-    def test_of_two_both_are_named(self):
+    def test_both_ranks_are_named_when_two_replicas_differ(self):
         self.ended("two", 3, "--set", "run.check_replicas_every=5", ranks=2, fault="flip:1:5:12345")
         self.assertIn("ranks 0 and 1 differ", self.said("two"))
 
-    def test_what_is_wrong_is_not_kept(self):
+    def test_corrupt_state_is_not_checkpointed(self):
         self.ended("kept", 3, "--set", "checkpoint.every=6", ranks=2, fault="flip:1:6:777")
         self.assertNotIn("checkpoints/step-6", self.said("kept"))
 
 
-class Products(Silent):
-    def test_a_wrong_product_is_found_and_its_rank_named(self):
+class WrongGemms(SilentErrorTestCase):
+    def test_wrong_gemm_is_detected_with_its_rank(self):
         self.ended("run", 3, ranks=2, fault="product:1:7")
         event = self.events("run", "product_wrong")[0]
         self.assertEqual((event["ranks"], event["step"]), ([1], 7))
-        self.assertIn("rank 1 multiplied wrong in step 7", self.said("run"))
+        self.assertIn("rank 1 computed a wrong GEMM result in step 7", self.said("run"))
+        self.assertIn("run file, data files and binary are not the cause", self.said("run"))
 
 
-class Equal(Silent):
+class EqualReplicas(SilentErrorTestCase):
     def check(self, name, *words, ranks=3):
         self.ended(name, 0, "--set", "run.check_replicas_every=1", "--set", "run.check_products_every=1", *words,
                    ranks=ranks)
 
-    def test_copies_are_equal_after_every_step(self):
+    def test_replicas_are_equal_after_every_step(self):
         self.check("plain")
 
 
 @unittest.skipUnless(LONG, "long form")
-class EqualEverywhere(Equal):
-    test_copies_are_equal_after_every_step = None
+class EqualReplicasLong(EqualReplicas):
+    test_replicas_are_equal_after_every_step = None
 
-    def test_by_every_algorithm_and_method(self):
+    def test_replicas_are_equal_with_every_algorithm_and_method(self):
         for algorithm in ALGORITHMS:
             with self.subTest(algorithm):
                 self.check(algorithm, "--set", f"comm.all_reduce={algorithm}", ranks=4)
@@ -77,9 +78,9 @@ class EqualEverywhere(Equal):
 
 
 @unittest.skipUnless(LONG, "long form")
-class Cost(Silent):
-    def test_what_the_checks_cost(self):
-        """Their own time, from the recorders, at the intervals that are the default."""
+class CheckCost(SilentErrorTestCase):
+    def test_prints_cost_of_checks(self):
+        """Measures the time of the checks at the default intervals, from the flight recorders."""
         self.ended("run", 0, "--set", "model.dim=384", "--set", "model.layers=6", "--set", "model.heads=6", "--set",
                    "model.seq_len=128", "--set", "run.check_replicas_every=10", ranks=2, steps=40)
         took = {"compare": [], "product": [], "step": []}
@@ -87,7 +88,7 @@ class Cost(Silent):
             key = record["text"] if record["kind"] == "mark" else record["kind"]
             if key not in took:
                 continue
-            if key == "product":  # its nanoseconds stand where bytes do
+            if key == "product":  # the "bytes" field holds nanoseconds
                 took[key].append(record["bytes"] * 1e-6)
             elif record["state"] == "begun":
                 begun = record["mono_ns"]
@@ -100,9 +101,9 @@ class Cost(Silent):
         product = sum(took["product"]) / len(took["product"])
         with open(self.path("run/summary.json")) as file:
             parameters = json.load(file)["parameters"]
-        print(f"{parameters} parameters, step {step:.1f} ms: comparison {compare:.2f} ms, {compare / step:.2%} of a step "
-              f"every 100 is {compare / step / 100:.4%}; one product {product:.2f} ms, every 10 is "
-              f"{product / step / 10:.4%}")
+        print(f"{parameters} parameters, step {step:.1f} ms: replica comparison {compare:.2f} ms ({compare / step:.2%} of a step; "
+              f"{compare / step / 100:.4%} if done every 100 steps); GEMM check {product:.2f} ms "
+              f"({product / step / 10:.4%} if done every 10 steps)")
         self.assertLess(compare / step / 100 + product / step / 10, 0.01)
 
 

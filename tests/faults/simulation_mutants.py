@@ -1,7 +1,7 @@
-"""Product code with one rule broken, built into the simulation of the control plane: which of the mutants it finds. By
-hand, after a build of control_simulation:
+"""Mutation test of the control-plane simulation: builds product code with one passage changed (a mutant), and reports which
+mutants the simulation detects. To run it after a build of control_simulation:
     python3 tests/faults/simulation_mutants.py [BUILD_FOLDER] [NAME…]
-Each mutant is a copy of one source file with one passage replaced, linked in front of the library it comes from."""
+Each mutant is a copy of one source file with one passage replaced. It is linked before its library."""
 import os
 import re
 import subprocess
@@ -11,43 +11,44 @@ import tempfile
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 SCHEDULES = os.environ.get("SCHEDULES", "20000")
 
-# name, file, what stands there, what stands there instead, and whether a store's schedule is to find it
+# name, file, original passage, replacement, and whether the store schedules must detect it
 MUTANTS = [
-    ("the lost may come back", "esp/net/store/hub_core.cpp",
+    ("a lost rank may join again", "esp/net/store/hub_core.cpp",
      "bool gone = state == State::lost || state == State::left;", "bool gone = false;", False),
-    ("a closed connection loses nobody", "esp/net/store/hub_core.cpp",
+    ("a closed connection is not a rank failure", "esp/net/store/hub_core.cpp",
      'if (member.state == State::present) lose(rank, "closed its connection");', "", False),
-    ("a rank joins twice", "esp/net/store/hub_roll.cpp", "if (member.state != State::absent)", "if (false)", False),
-    ("a loss is told to nobody", "esp/net/store/hub_roll.cpp",
-     "tell_watches(Kind::lost, encode_loss({rank, how}), rank);", "", False),
-    ("who waits for the table does not hear of a loss", "esp/net/store/hub_roll.cpp", "if (complete_) return;", "return;",
+    ("a rank may join twice", "esp/net/store/hub_membership.cpp", "if (member.state != State::absent)", "if (false)", False),
+    ("a rank failure is not broadcast", "esp/net/store/hub_membership.cpp",
+     "broadcast(FrameKind::lost, encode_rank_failure({rank, how}), rank);", "", False),
+    ("ranks that wait for the table receive no failure report", "esp/net/store/hub_membership.cpp", "if (complete_) return;", "return;",
      False),
-    ("a leave is told as a loss too", "esp/net/store/hub_roll.cpp", "member.state = State::left;",
-     "tell_watches(Kind::lost, encode_loss({rank, member.how}), rank); member.state = State::left;", False),
-    ("an addition is forgotten", "esp/net/store/hub_core.cpp", "sum, addition.delta, &sum", "sum, 0 * addition.delta, &sum",
+    ("a leave is also reported as a rank failure", "esp/net/store/hub_membership.cpp", "member.state = State::left;",
+     "broadcast(FrameKind::lost, encode_rank_failure({rank, member.how}), rank); member.state = State::left;", False),
+    ("an add request has no effect", "esp/net/store/hub_core.cpp", "sum, add_request.delta, &sum", "sum, 0 * add_request.delta, &sum",
      True),
-    ("an erased key is still there", "esp/net/store/hub_core.cpp", "auto found = values_.extract(key);",
+    ("an erase request has no effect", "esp/net/store/hub_core.cpp", "auto found = values_.extract(key);",
      "decltype(values_)::node_type found;", True),
-    ("an answer goes to whoever asked first", "esp/net/store/client_core.cpp", "slots_.find(reply.request)",
+    ("a reply goes to the oldest request", "esp/net/store/store_client_core.cpp", "slots_.find(reply.request)",
      "slots_.begin()", True),
-    ("words of another round are heeded", "esp/launch/reform.cpp", "if (word.round != round_) break;", "", False),
-    ("all are called before all are there", "esp/launch/reform.cpp", "num_present() == all", "num_present() + 1 >= all", False),
-    ("a death while they meet is overlooked", "esp/launch/reform.cpp",
-     'stuck_ = fmt::format("rank {} {} while the ranks met", failure.rank, failure.how);', "", False),
-    ("a rank that hangs is left alone", "esp/launch/reform.cpp", "job_.kill(rank);", "", False),
-    ("a failure for good is forgotten", "esp/launch/reform.cpp", "if (!condemned_) condemned_ = failure;", "", False),
-    ("patience never ends", "esp/launch/reform.cpp", "options_.now() < *patience_", "true", False),
-    ("an old call is followed", "esp/launch/control.cpp", "next.round <= round ? Meaning::old", "next.round < 0 ? Meaning::old",
+    ("messages of another round are processed", "esp/launch/in_place_restart.cpp",
+     "case RankMessage::Kind::waiting:\n      if (message.round != round_) break;", "case RankMessage::Kind::waiting:", False),
+    ("the next round starts before all ranks are present", "esp/launch/in_place_restart.cpp", "num_present() == all", "num_present() + 1 >= all", False),
+    ("a rank failure during the reconnect is ignored", "esp/launch/in_place_restart.cpp",
+     'give_up_reason_ = fmt::format("rank {} {} while the ranks reconnected", failure.rank, failure.reason);', "", False),
+    ("a hanging rank is not killed", "esp/launch/in_place_restart.cpp", "processes_.kill(rank);", "", False),
+    ("a fatal failure is ignored", "esp/launch/in_place_restart.cpp", "if (!fatal_failure_) fatal_failure_ = failure;", "", False),
+    ("the restart deadline never passes", "esp/launch/in_place_restart.cpp", "options_.now() < *deadline_", "true", False),
+    ("an outdated NextRound message is followed", "esp/launch/control.cpp", "next.round <= round ? NextRoundAction::ignore", "next.round < 0 ? NextRoundAction::ignore",
      False),
-    ("the job never begins again", "esp/launch/agent.cpp", "num_restarts >= max_restarts ? Then::failed",
-     "num_restarts >= 0 ? Then::failed", False),
-    ("it begins again after what fails the same way", "esp/launch/agent.cpp",
+    ("the job never restarts", "esp/launch/agent.cpp", "num_restarts >= max_restarts ? NextAction::fail",
+     "num_restarts >= 0 ? NextAction::fail", False),
+    ("the job restarts after a usage error", "esp/launch/agent.cpp",
      "return exit_code != static_cast<int>(ExitCode::usage) &&", "return", False),
-    ("the hub's death goes unnoticed", "esp/net/watch_core.cpp", "if (hub_closing_ || bye_heard_) return;", "return;", False),
-    ("who leaves is not noted", "esp/net/watch_core.cpp", "return fate_->leave(rank);", "return;", False),
-    ("a bye is never heard", "esp/net/watch_core.cpp", "bye_heard_ = true;", "", False),
-    ("the oldest state is taken", "esp/train/heal_source.cpp", "said[at] > healed.step",
-     "said[at] >= 0 && (healed.source < 0 || said[at] < healed.step)", False),
+    ("the loss of the hub is not detected", "esp/net/failure_detector_core.cpp", "if (hub_closing_ || bye_acknowledged_) return;", "return;", False),
+    ("a leave is not recorded", "esp/net/failure_detector_core.cpp", "return peer_status_->mark_left(rank);", "return;", False),
+    ("a bye acknowledgement is ignored", "esp/net/failure_detector_core.cpp", "bye_acknowledged_ = true;", "", False),
+    ("the oldest replica is selected", "esp/train/replica_source.cpp", "statuses[at] > newest.step",
+     "statuses[at] >= 0 && (newest.rank < 0 || statuses[at] < newest.step)", False),
 ]
 
 
@@ -68,7 +69,7 @@ def main():
             with open(os.path.join(ROOT, path)) as file:
                 text = file.read()
             if text.count(there) != 1:
-                sys.exit(f"{name}: {path} has its passage {text.count(there)} times")
+                sys.exit(f"{name}: {path} contains the passage {text.count(there)} times; expected once")
             source, made, program = (os.path.join(folder, f"mutant.{end}") for end in ("cpp", "o", "bin"))
             with open(source, "w") as file:
                 file.write(text.replace(there, instead))
@@ -80,8 +81,8 @@ def main():
             ok = answer.returncode != 0
             found.append(ok)
             first = (answer.stdout or answer.stderr).strip().split("\n")[0]
-            print(f"{'found' if ok else 'NOT FOUND'}: {name}: {first if ok else ''}", flush=True)
-    print(f"{sum(found)} of {len(found)} mutants found within {SCHEDULES} schedules each")
+            print(f"{'detected' if ok else 'NOT DETECTED'}: {name}: {first if ok else ''}", flush=True)
+    print(f"{sum(found)} of {len(found)} mutants detected within {SCHEDULES} schedules each")
 
 
 if __name__ == "__main__":

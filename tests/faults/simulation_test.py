@@ -1,7 +1,7 @@
-"""Store, membership and recovery on a virtual clock and network, under seeded faults: how many schedules keep every rule of
-tests/faults/simulation/truth.h, and whether a rule left out on purpose is found. SCHEDULES=n and SEED=s, or
-ESPALIER_TEST_LONG=1 for 100,000 of each; a schedule that breaks a rule prints its seed, and
-`control_simulation --seed S --schedules 1 --told` plays it again."""
+"""Key-value store, membership and recovery on a simulated clock and network, under seeded faults. All schedules must keep
+the invariants of tests/faults/simulation/invariant_checker.h, and injected bugs must be detected. SCHEDULES=n and
+SEED=s, or ESPALIER_TEST_LONG=1 for 100,000 of each. A schedule that violates an invariant prints its seed;
+`control_simulation --seed S --schedules 1 --log` replays it."""
 import os
 import re
 import subprocess
@@ -20,48 +20,48 @@ def how_many(short):
     return os.environ.get("SCHEDULES", "100000" if LONG else str(short))
 
 
-class Jobs(unittest.TestCase):
-    def test_every_rule_is_kept(self):
+class SimulatedJobs(unittest.TestCase):
+    def test_jobs_keep_every_invariant(self):
         answer = simulate("--schedules", how_many(3000), "--seed", SEED)
         print(answer.stdout)
         self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
-        # A simulation in which nothing goes wrong, or nothing is mended, shows nothing.
+        # The schedules must contain faults and recoveries.
         self.assertRegex(answer.stdout, r"[1-9]\d* killed")
         self.assertRegex(answer.stdout, r"of which [1-9]\d* in place")
 
-    def test_a_seed_plays_the_same_again(self):
-        once, again = (simulate("--schedules", "20", "--seed", "77", "--told") for _ in range(2))
+    def test_seed_replays_the_same_schedule(self):
+        once, again = (simulate("--schedules", "20", "--seed", "77", "--log") for _ in range(2))
         self.assertEqual((once.stdout, once.stderr), (again.stdout, again.stderr))
         self.assertIn("rank", once.stderr)
 
 
-class Stores(unittest.TestCase):
+class SimulatedStores(unittest.TestCase):
     def test_single_keys_are_linearizable(self):
         answer = simulate("--store", "--schedules", how_many(1000), "--seed", SEED)
         print(answer.stdout)
         self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
 
 
-class Mutants(unittest.TestCase):
-    def check_found(self, rule, says):
-        answer = simulate("--break", rule, "--schedules", "5000", "--seed", SEED)
-        self.assertEqual(answer.returncode, 1, f"{rule} was not found: {answer.stdout}")
+class InjectedBugs(unittest.TestCase):
+    def check_found(self, bug, says):
+        answer = simulate("--break", bug, "--schedules", "5000", "--seed", SEED)
+        self.assertEqual(answer.returncode, 1, f"the injected bug {bug} was not detected: {answer.stdout}")
         self.assertIn(says, answer.stdout)
         seed = re.match(r"seed (\d+): (.*)", answer.stdout)
-        print(f"{rule}: found after {int(seed[1]) - int(SEED)} schedules: {seed[2]}")
-        again = simulate("--break", rule, "--schedules", "1", "--seed", seed[1])
-        self.assertIn(seed[2], again.stdout, "the seed must lead there again")
+        print(f"{bug}: detected after {int(seed[1]) - int(SEED)} schedules: {seed[2]}")
+        again = simulate("--break", bug, "--schedules", "1", "--seed", seed[1])
+        self.assertIn(seed[2], again.stdout, "the seed must reproduce the violation")
 
-    def test_a_hub_that_hears_late_of_a_closed_connection(self):
-        self.check_found("slow_to_bury", "one table")
+    def test_late_report_of_closed_connection_is_detected(self):
+        self.check_found("late_disconnect", "consistent table")
 
-    def test_going_on_from_the_oldest_state(self):
-        self.check_found("oldest_replica", "little is lost")
+    def test_resuming_from_oldest_replica_is_detected(self):
+        self.check_found("oldest_replica", "bounded loss")
 
-    def test_replacing_a_rank_that_lives(self):
-        self.check_found("forget_to_kill", "one world")
+    def test_replacing_a_live_rank_is_detected(self):
+        self.check_found("forget_to_kill", "single world")
 
-    def test_a_store_that_answers_with_the_value_before(self):
+    def test_stale_reads_are_detected(self):
         self.check_found("stale_reads", "no order")
 
 

@@ -1,4 +1,4 @@
-# A Slurm of one node.
+# Slurm with one node.
 set(example "")
 if(NOT ESP_SANITIZE)
   set(example "ESPALIER_LIBRARY=$<TARGET_FILE:espalier_collectives>" "ESPALIER_C_EXAMPLE=$<TARGET_FILE:example_all_reduce>")

@@ -1,6 +1,6 @@
-"""A real Slurm of one node, from Debian's packages, started for this test with a configuration, key and ports of its own
-and ended with it: srun starts two ranks of `espalier train`, which find each other and train. Skips aloud where Slurm or
-munge is not installed, cannot be started (it wants root), or gives no node."""
+"""A real Slurm with one node, from Debian's packages, started for this test with its own configuration, key and ports. srun
+starts two ranks of `espalier train`, which connect and train. Skipped with a message if Slurm or munge is not installed,
+cannot be started (it needs root), or provides no node."""
 import json
 import os
 import pathlib
@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import unittest
 
-from driving import ESPALIER, free_ports, wait_until
+from cli_runner import ESPALIER, free_ports, wait_until
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 DAEMONS = ["munged", "slurmctld", "slurmd"]
@@ -48,7 +48,7 @@ class Srun(unittest.TestCase):
         if missing:
             self.skipTest(f"{', '.join(missing)} is not installed (Debian: slurmctld slurmd slurm-client munge)")
         if os.geteuid() != 0:
-            self.skipTest("slurmd wants root")
+            self.skipTest("slurmd needs root")
         self.folder = tempfile.mkdtemp(prefix="espalier-slurm-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.processes = []
@@ -91,7 +91,7 @@ class Srun(unittest.TestCase):
         self.daemon("slurmd", "-D", "-N", host)
         if not wait_until(lambda: "idle" in self.slurm("sinfo", "-h", "-o", "%t").stdout or not self.all_alive(), 30) \
                 or not self.all_alive():
-            self.skipTest("Slurm gives no node: " + self.said("slurmctld") + self.said("slurmd"))
+            self.skipTest("Slurm provides no node: " + self.said("slurmctld") + self.said("slurmd"))
 
     def all_alive(self):
         return all(process.poll() is None for process in self.processes)
@@ -116,21 +116,21 @@ class Srun(unittest.TestCase):
         with open(self.path("run/metrics.jsonl")) as file:
             return [json.loads(line)["loss"] for line in file]
 
-    def test_starts_two_ranks_that_join(self):
+    def test_two_ranks_join_and_train(self):
         answer = self.slurm("srun", "-n", "2", "--export=ALL", ESPALIER, "train", self.run_file())
         self.assertEqual(answer.returncode, 0, answer.stderr)
         with open(self.path("run/summary.json")) as file:
             summary = json.load(file)
         self.assertEqual((summary["world"], summary["steps"]), (2, 5))
         joined = self.losses()
-        ours = subprocess.run([ESPALIER, "train", self.run_file(), "--nproc", "2", "--resume", "none"], capture_output=True,
+        direct = subprocess.run([ESPALIER, "train", self.run_file(), "--nproc", "2", "--resume", "none"], capture_output=True,
                               text=True, timeout=60)
-        self.assertEqual(ours.returncode, 0, ours.stderr)
+        self.assertEqual(direct.returncode, 0, direct.stderr)
         self.assertEqual(joined, self.losses())
         print("srun -n 2 espalier train: 2 ranks joined and trained 5 steps under "
               + self.slurm("srun", "--version").stdout.strip())
 
-    def test_the_c_library_sums_over_the_ranks(self):
+    def test_c_library_sums_over_ranks(self):
         for program in ([os.environ["ESPALIER_C_EXAMPLE"]],
                         ["env", f"PYTHONPATH={SOURCE / 'python'}", "/usr/bin/python3", SOURCE / "examples/python/all_reduce.py"]):
             answer = self.slurm("srun", "-n", "2", "--export=ALL", *map(str, program))
@@ -138,7 +138,7 @@ class Srun(unittest.TestCase):
             for rank in (0, 1):
                 self.assertIn(f"rank {rank} of 2", answer.stdout)
 
-    def test_one_task_trains_alone(self):
+    def test_single_task_trains(self):
         answer = self.slurm("srun", "-n", "1", ESPALIER, "train", self.run_file())
         self.assertEqual(answer.returncode, 0, answer.stderr)
         with open(self.path("run/summary.json")) as file:

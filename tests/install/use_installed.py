@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Installs the collectives into a temporary prefix, moves it, and uses it as an outsider would.
+"""Installs the collectives library into a temporary prefix, moves the prefix, and builds programs against it.
 
     use_installed.py c|python SOURCE BUILD CMAKE CC
 
-Exit code 77: there is no NumPy here to run the Python part with.
+Exit code 77: the Python part was skipped, because no Python interpreter has NumPy.
 """
 import os
 import pathlib
@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "app"))
-from driving import free_port  # noqa: E402
+from cli_runner import free_port  # noqa: E402
 
 what, source, build, cmake, cc = sys.argv[1], *map(pathlib.Path, sys.argv[2:4]), *sys.argv[4:6]
 
@@ -22,17 +22,17 @@ def run(*command, env=None, cwd=None):
     done = subprocess.run([str(part) for part in command], env={**os.environ, **(env or {})}, cwd=cwd, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
     if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} gave {done.returncode}:\n{done.stdout}")
+        sys.exit(f"{' '.join(map(str, command))}: exit code {done.returncode}:\n{done.stdout}")
     return done.stdout
 
 
 def run_ranks(size, *command, env=None):
     """Starts `size` ranks of a program on this machine; returns their output."""
-    meeting = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+    variables = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
                **(env or {})}
     ranks = [subprocess.Popen([str(part) for part in command], text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT,
-                              env={**os.environ, **meeting, "RANK": str(rank)})
+                              env={**os.environ, **variables, "RANK": str(rank)})
              for rank in range(size)]
     outputs, codes = [], []
     for rank in ranks:
@@ -40,7 +40,7 @@ def run_ranks(size, *command, env=None):
             outputs.append(rank.communicate(timeout=90)[0])
         except subprocess.TimeoutExpired:
             rank.kill()
-            outputs.append(rank.communicate()[0] + "(did not end)")
+            outputs.append(rank.communicate()[0] + "(killed after 90 s)")
         codes.append(rank.returncode)
     if any(codes):
         sys.exit(f"{command} as {size} ranks ended with {codes}:\n" + "\n".join(outputs))
@@ -67,8 +67,8 @@ def library_of(prefix):
 
 def check_symbols(library):
     names = [line.split()[-1].split("@")[0] for line in run("nm", "-D", "--defined-only", library).splitlines()]
-    strange = [name for name in names if not name.startswith(("esp_", "ESPALIER_"))]
-    assert "esp_all_reduce" in names and not strange, strange
+    unexpected = [name for name in names if not name.startswith(("esp_", "ESPALIER_"))]
+    assert "esp_all_reduce" in names and not unexpected, unexpected
 
 
 def use_from_c(prefix, to):
@@ -97,13 +97,13 @@ def python_with_numpy():
     for candidate in (sys.executable, "/usr/bin/python3", shutil.which("python3")):
         if candidate and subprocess.run([candidate, "-c", "import numpy"], stderr=subprocess.DEVNULL).returncode == 0:
             return candidate
-    print("no Python here has NumPy (apt-get install python3-numpy): skipped")
+    print("skipped: no Python interpreter has NumPy (apt-get install python3-numpy)")
     sys.exit(77)
 
 
 def use_from_python(prefix, to):
     python = python_with_numpy()
-    program = to / "all_reduce.py"  # away from the sources: only the installed module is there to import
+    program = to / "all_reduce.py"  # outside the source tree, so that only the installed module can be imported
     shutil.copy(source / "examples/python/all_reduce.py", program)
     module = {"PYTHONPATH": str(next(prefix.rglob("espalier/__init__.py")).parents[1])}
     for size in (1, 2, 4):

@@ -1,4 +1,4 @@
-// The collectives among processes, and that making and ending communicators leaves nothing behind.
+// Collectives between processes. Creating and destroying communicators must leak no resources.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-JobOptions over(const std::string& transport, int size) {
+JobOptions job_options(const std::string& transport, int size) {
   JobOptions options;
   options.size = size;
   options.comm.transport = transport;
@@ -24,9 +24,9 @@ JobOptions over(const std::string& transport, int size) {
   return options;
 }
 
-class Processes : public testing::TestWithParam<const char*> {};
+class ProcessCollectives : public testing::TestWithParam<const char*> {};
 
-// What every communicator must do, whoever carries it.
+// Runs every collective and checks its result. Called for every transport.
 void all_ops(comm::Communicator& comm) {
   int rank = comm.rank(), size = comm.size();
   auto n = static_cast<size_t>(size);
@@ -81,15 +81,15 @@ void all_ops(comm::Communicator& comm) {
   comm.barrier();
 }
 
-TEST_P(Processes, RunEveryCollective) {
+TEST_P(ProcessCollectives, ReturnCorrectResults) {
   for (int size : {2, 3, 5}) {
-    Job job(over(GetParam(), size), [](Rank& self) { all_ops(self.comm); });
+    Job job(job_options(GetParam(), size), [](RankContext& self) { all_ops(self.comm); });
     job.expect_all("bye");
   }
 }
 
-TEST_P(Processes, LeaveNoDescriptorThreadOrSegmentBehind) {
-  Job job(over(GetParam(), 3), [&](Rank& self) {
+TEST_P(ProcessCollectives, ReleaseDescriptorsThreadsAndSegments) {
+  Job job(job_options(GetParam(), 3), [&](RankContext& self) {
     auto use = [&] {
       auto child = self.comm.split(0, 0);
       std::vector<float> data(100'000, 1.0f);
@@ -103,17 +103,17 @@ TEST_P(Processes, LeaveNoDescriptorThreadOrSegmentBehind) {
       child->barrier();
       self.comm.barrier();
     };
-    use();  // what is made once and kept
+    use();  // the first call allocates resources that the process keeps
     int descriptors = num_open_descriptors(), threads = num_threads();
     for (int i = 0; i < 5; ++i) use();
     self.comm.barrier();
-    // Peers close their ends when they get there.
-    Deadline patience = Deadline::after(10s);
-    while ((num_open_descriptors() > descriptors || num_threads() > threads) && !patience.passed())
+    // Waits, because peers may close their ends of connections a little later.
+    Deadline deadline = Deadline::after(10s);
+    while ((num_open_descriptors() > descriptors || num_threads() > threads) && !deadline.passed())
       std::this_thread::sleep_for(1ms);
     if (num_open_descriptors() > descriptors || num_threads() > threads)
-      throw std::runtime_error(fmt::format("descriptors {} then {}, threads {} then {}", descriptors,
-                                           num_open_descriptors(), threads, num_threads()));
+      throw std::runtime_error(fmt::format("open descriptors: {} before, {} after; threads: {} before, {} after",
+                                           descriptors, num_open_descriptors(), threads, num_threads()));
   });
   std::vector<int> pids;
   for (int r = 0; r < job.size(); ++r) pids.push_back(job.rank(r).pid());
@@ -121,28 +121,29 @@ TEST_P(Processes, LeaveNoDescriptorThreadOrSegmentBehind) {
   EXPECT_EQ(segments_of(pids), std::vector<std::string>{});
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, Processes, testing::Values("auto", "shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Transports, ProcessCollectives, testing::Values("auto", "shm", "tcp"),
                          [](const auto& row) { return row.param; });
 
-class Threads : public testing::TestWithParam<const char*> {};
+class ThreadCollectives : public testing::TestWithParam<const char*> {};
 
-TEST_P(Threads, RunEveryCollective) {
+TEST_P(ThreadCollectives, ReturnCorrectResults) {
   for (int size : {2, 3, 5})
     net::run_threads(size, [&](net::World& world) {
-      auto comm = comm::make_communicator(world, world.everyone(), over(GetParam(), size).comm);
+      auto comm = comm::make_communicator(world, world.world_group(), job_options(GetParam(), size).comm);
       all_ops(*comm);
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, Threads, testing::Values("auto", "inproc"), [](const auto& row) { return row.param; });
+INSTANTIATE_TEST_SUITE_P(Transports, ThreadCollectives, testing::Values("auto", "inproc"),
+                         [](const auto& row) { return row.param; });
 
-// Runs where an mpirun started this process as one of its ranks; CMakeLists.txt leaves it out elsewhere.
-TEST(Mpirun, CarriesEveryCollective) {
+// Runs only if mpirun started this process as one of three ranks. CMakeLists.txt excludes it from the other test runs.
+TEST(Mpirun, RunsEveryCollective) {
   std::string_view flavour = net::mpi_flavour(std::getenv);
-  ASSERT_FALSE(flavour.empty()) << "start this with mpirun -n 3";
+  ASSERT_FALSE(flavour.empty()) << "start this test with mpirun -n 3";
   auto world = net::mpi_world(flavour, {}, Log());
   EXPECT_EQ(world->size, 3);
-  auto comm = comm::make_communicator(*world, world->everyone(), over("mpi", world->size).comm);
+  auto comm = comm::make_communicator(*world, world->world_group(), job_options("mpi", world->size).comm);
   all_ops(*comm);
   for (const comm::CallStats& row : comm->stats()) EXPECT_EQ(row.transport, "mpi") << name_of(row.op);
 }
@@ -153,7 +154,7 @@ TEST(VirtualClock, RunsEveryCollective) {
     net::run_threads(
         size,
         [&](net::World& world) {
-          auto comm = comm::make_communicator(world, world.everyone(), over("virtual", size).comm);
+          auto comm = comm::make_communicator(world, world.world_group(), job_options("virtual", size).comm);
           all_ops(*comm);
         },
         {}, network);

@@ -1,5 +1,6 @@
-// Strangers at the door: ten thousand connections that say nothing, or nonsense, to every port of a job while it works.
-// No rank fails, sums stay right, and members still find each other. Loopback only, a bounded number.
+// Connection flood: 10 000 connections that send nothing, or invalid data, to every port of a running job. The
+// connection limit must protect the job: no rank fails, sums stay correct, and ranks can still connect to each other.
+// Loopback only.
 #include <gtest/gtest.h>
 
 #include <arpa/inet.h>
@@ -23,19 +24,21 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kStrangers = 10'000;
-constexpr size_t kLingering = 100;  // that stay, silent, until others take their place
+constexpr int kNumConnections = 10'000;
+// Maximum number of silent connections that the test keeps open. When it is exceeded, the oldest is closed.
+constexpr size_t kMaxOpenConnections = 100;
 
-// Sums and splits until the test has said so to rank 0. A split opens connections, through the same doors.
-void work_until_told(Rank& self) {
+// Repeats sums and splits until the test sends a line to rank 0. Each split opens new connections through the flooded
+// ports.
+void work_until_stopped(RankContext& self) {
   self.comm.barrier();
-  self.parent.say(std::to_string(self.world.peers[static_cast<size_t>(self.world.rank)].port));
-  std::atomic<bool> told{false};
-  std::thread ear;
+  self.parent.write_line(std::to_string(self.world.peers[static_cast<size_t>(self.world.rank)].port));
+  std::atomic<bool> reported{false};
+  std::thread stop_reader;
   if (self.world.rank == 0)
-    ear = std::thread([&] {
-      self.parent.hear(Deadline::after(200s));
-      told = true;
+    stop_reader = std::thread([&] {
+      self.parent.read_line(Deadline::after(200s));
+      reported = true;
     });
   std::string failure;
   int rounds = 0, splits = 0;
@@ -45,29 +48,29 @@ void work_until_told(Rank& self) {
       self.comm.all_reduce(data.data(), data.data(), data.size(), DType::i32, comm::ReduceOp::sum);
       int32_t want = self.world.size * (self.world.size - 1) / 2 + rounds * self.world.size;
       for (int32_t value : data)
-        if (value != want) throw std::runtime_error(fmt::format("{} is not {}", value, want));
+        if (value != want) throw std::runtime_error(fmt::format("all-reduce: got {}; expected {}", value, want));
       if (rounds % 50 == 0) {
         self.comm.split(0, -self.world.rank)->barrier();
         ++splits;
       }
-      stop = told ? 1 : 0;
+      stop = reported ? 1 : 0;
       self.comm.all_reduce(&stop, &stop, 1, DType::i32, comm::ReduceOp::max);
     }
   } catch (const std::exception& error) {
     failure = error.what();
   }
-  self.parent.say(failure.empty() ? fmt::format("worked, {} rounds and {} splits", rounds, splits) : failure);
-  if (ear.joinable()) ear.join();
+  self.parent.write_line(failure.empty() ? fmt::format("worked, {} rounds and {} splits", rounds, splits) : failure);
+  if (stop_reader.joinable()) stop_reader.join();
 }
 
-// One stranger. Returns its socket if it got as far as the door.
-net::Socket knock(int port, int number) {
+// Opens one connection and sends up to 96 invalid bytes. Returns the socket if the connection was accepted.
+net::Socket open_flood_connection(int port, int number) {
   net::Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  linger reset{1, 0};  // leaves no port behind that waits for its minute
+  linger reset{1, 0};  // resets the connection on close; otherwise its local port would stay in TIME_WAIT for a minute
   setsockopt(socket.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
   (void)connect(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address);
   pollfd item{socket.fd(), POLLOUT, 0};
@@ -81,31 +84,31 @@ net::Socket knock(int port, int number) {
   return socket;
 }
 
-TEST(Flood, OfStrangersFailsNoRank) {
+TEST(ConnectionFlood, NoRankFailsDuringFlood) {
   JobOptions options;
   options.size = 3;
   options.comm.transport = "tcp";
   options.comm.timeout = 60s;
-  Job job(options, work_until_told);
+  Job job(options, work_until_stopped);
   std::vector<int> ports = {job.hub_port()};
-  for (int r = 0; r < job.size(); ++r) ports.push_back(std::stoi(job.rank(r).hear()));
+  for (int r = 0; r < job.size(); ++r) ports.push_back(std::stoi(job.rank(r).read_line()));
 
-  std::deque<net::Socket> lingering;
+  std::deque<net::Socket> open_connections;
   int arrived = 0;
-  for (int i = 0; i < kStrangers; ++i) {
-    net::Socket stranger = knock(ports[static_cast<size_t>(i / 4) % ports.size()], i);
-    if (stranger.fd() < 0) continue;
+  for (int i = 0; i < kNumConnections; ++i) {
+    net::Socket connection = open_flood_connection(ports[static_cast<size_t>(i / 4) % ports.size()], i);
+    if (connection.fd() < 0) continue;
     ++arrived;
     if (i % 4 != 0) continue;
-    lingering.push_back(std::move(stranger));
-    if (lingering.size() > kLingering) lingering.pop_front();
+    open_connections.push_back(std::move(connection));
+    if (open_connections.size() > kMaxOpenConnections) open_connections.pop_front();
   }
-  EXPECT_GT(arrived, kStrangers / 2) << "the test did not get to the doors";
-  job.rank(0).say("enough");
+  EXPECT_GT(arrived, kNumConnections / 2) << "most connections were not accepted";
+  job.rank(0).write_line("stop");
   for (int r = 0; r < job.size(); ++r) {
-    std::string said = job.rank(r).hear(Deadline::after(120s));
-    EXPECT_EQ(said.rfind("worked, ", 0), 0u) << "rank " << r << ": " << said;
-    if (r == 0) fmt::print("{} of {} strangers got to a door; {}\n", arrived, kStrangers, said);
+    std::string reply = job.rank(r).read_line(Deadline::after(120s));
+    EXPECT_EQ(reply.rfind("worked, ", 0), 0u) << "rank " << r << ": " << reply;
+    if (r == 0) fmt::print("{} of {} flood connections were accepted; {}\n", arrived, kNumConnections, reply);
   }
   job.expect_all("bye");
 }

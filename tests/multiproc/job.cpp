@@ -22,57 +22,58 @@ net::Secret job_secret() {
   return net::Secret(std::string(32, 'm'));
 }
 
-void host_hub(net::Forked& parent, int size) {
+void host_hub(net::ChildProcess& parent, int size) {
   net::HubOptions options;
   options.size = size;
   options.job = kJob;
   options.secret = job_secret();
   net::Hub hub(options);
-  parent.say(std::to_string(hub.port()));
-  parent.hear(Deadline::after(10min));  // until the test closes the line
+  parent.write_line(std::to_string(hub.port()));
+  parent.read_line(Deadline::after(10min));  // the read returns when the test closes the pipe
 }
 
-void be_rank(net::Forked& parent, int rank, const JobOptions& options, const std::function<void(Rank&)>& body) {
-  net::RendezvousOptions meeting;
-  meeting.rank = rank;
-  meeting.size = options.size;
-  meeting.endpoint = fmt::format("tcp://127.0.0.1:{}", parent.hear());
-  meeting.host_hub = options.hub_in_rank_0 && rank == 0;
-  meeting.local_size = options.size;
-  meeting.secret = job_secret();
-  meeting.job = kJob;
-  meeting.net.timeout = options.comm.timeout;
-  meeting.log = Log(LogLevel::error, rank);
-  auto world = net::rendezvous(meeting, Deadline::after(60s));
-  auto comm = comm::make_communicator(*world, world->everyone(), options.comm);
-  Rank self{*world, *comm, parent};
+void run_rank(net::ChildProcess& parent, int rank, const JobOptions& options,
+              const std::function<void(RankContext&)>& body) {
+  net::RendezvousOptions rendezvous_options;
+  rendezvous_options.rank = rank;
+  rendezvous_options.size = options.size;
+  rendezvous_options.endpoint = fmt::format("tcp://127.0.0.1:{}", parent.read_line());
+  rendezvous_options.host_hub = options.hub_in_rank_0 && rank == 0;
+  rendezvous_options.local_size = options.size;
+  rendezvous_options.secret = job_secret();
+  rendezvous_options.job = kJob;
+  rendezvous_options.net.timeout = options.comm.timeout;
+  rendezvous_options.log = Log(LogLevel::error, rank);
+  auto world = net::rendezvous(rendezvous_options, Deadline::after(60s));
+  auto comm = comm::make_communicator(*world, world->world_group(), options.comm);
+  RankContext self{*world, *comm, parent};
   body(self);
   comm.reset();
   world.reset();
-  parent.say("bye");
+  parent.write_line("bye");
 }
 
 }  // namespace
 
-Job::Job(const JobOptions& options, const std::function<void(Rank&)>& body) {
+Job::Job(const JobOptions& options, const std::function<void(RankContext&)>& body) {
   if (!options.hub_in_rank_0) {
-    hub_ = std::make_unique<net::Forked>([&](net::Forked& parent) { host_hub(parent, options.size); });
-    port_ = hub_->hear();
+    hub_ = std::make_unique<net::ChildProcess>([&](net::ChildProcess& parent) { host_hub(parent, options.size); });
+    port_ = hub_->read_line();
   } else {
-    held_ = std::make_unique<net::HeldPort>();
-    port_ = std::to_string(held_->number());
+    hub_port_reservation_ = std::make_unique<net::ReservedPort>();
+    port_ = std::to_string(hub_port_reservation_->number());
   }
   for (int r = 0; r < options.size; ++r)
-    ranks_.emplace_back([&, r](net::Forked& parent) { be_rank(parent, r, options, body); });
-  tell_all(port_);
+    ranks_.emplace_back([&, r](net::ChildProcess& parent) { run_rank(parent, r, options, body); });
+  write_all(port_);
 }
 
-void Job::tell_all(const std::string& line) {
-  for (const net::Forked& rank : ranks_) rank.say(line);
+void Job::write_all(const std::string& line) {
+  for (const net::ChildProcess& rank : ranks_) rank.write_line(line);
 }
 
 void Job::expect_all(const std::string& line) {
-  for (int r = 0; r < size(); ++r) EXPECT_EQ(rank(r).hear(Deadline::after(60s)), line) << "rank " << r;
+  for (int r = 0; r < size(); ++r) EXPECT_EQ(rank(r).read_line(Deadline::after(60s)), line) << "rank " << r;
 }
 
 std::vector<std::string> segments_of(const std::vector<int>& pids) {

@@ -1,5 +1,5 @@
-// A job of forked ranks: a hub in a process of its own, as a launcher has it, and N children that meet there. The test
-// talks with each child by lines of text. Everything is killed and reaped when the job goes out of scope.
+// A job of forked ranks: a hub in a separate process, as under a launcher, and N child processes that connect to it.
+// The test exchanges lines of text with each child. The destructor kills and reaps all processes.
 #pragma once
 
 #include <functional>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "esp/comm/communicator.h"
-#include "esp/net/forked.h"
-#include "esp/net/held_port.h"
+#include "esp/net/child_process.h"
+#include "esp/net/reserved_port.h"
 #include "esp/net/world.h"
 
 namespace esp::multiproc {
@@ -17,37 +17,38 @@ namespace esp::multiproc {
 struct JobOptions {
   int size = 2;
   comm::CommOptions comm;
-  bool hub_in_rank_0 = false;  // as under a foreign launcher; then losing rank 0 loses the hub
+  // true: rank 0 hosts the hub, as under a foreign launcher, so the loss of rank 0 is also the loss of the hub
+  bool hub_in_rank_0 = false;
 };
 
-// A rank's side: its world, its communicator, and the line to the test.
-struct Rank {
+// Arguments of a child's body: its world, its communicator, and the pipe to the test.
+struct RankContext {
   net::World& world;
   comm::Communicator& comm;
-  net::Forked& parent;
+  net::ChildProcess& parent;
 };
 
 class Job {
  public:
-  // Forks before any thread is started. Each child runs `body` once all are connected; what it throws ends up as a line
-  // "threw …".
-  Job(const JobOptions& options, const std::function<void(Rank&)>& body);
+  // Forks all processes before any thread is started. Each child runs `body` once all ranks are connected. If the body
+  // throws, the child writes the line "threw …".
+  Job(const JobOptions& options, const std::function<void(RankContext&)>& body);
 
-  net::Forked& rank(int r) { return ranks_[static_cast<size_t>(r)]; }
+  net::ChildProcess& rank(int r) { return ranks_[static_cast<size_t>(r)]; }
   int size() const { return static_cast<int>(ranks_.size()); }
   int hub_port() const { return std::stoi(port_); }
-  // Waits until every child has said `line`.
+  // Expects that the next line of every child is `line`.
   void expect_all(const std::string& line);
-  void tell_all(const std::string& line);
+  void write_all(const std::string& line);  // sends `line` to every child
 
  private:
   std::string port_;
-  std::unique_ptr<net::HeldPort> held_;  // for the hub in rank 0
-  std::unique_ptr<net::Forked> hub_;
-  std::vector<net::Forked> ranks_;
+  std::unique_ptr<net::ReservedPort> hub_port_reservation_;  // keeps the port reserved for the hub in rank 0
+  std::unique_ptr<net::ChildProcess> hub_;
+  std::vector<net::ChildProcess> ranks_;
 };
 
-// Segments under the shared-memory file system made by one of these processes.
+// Names of the shared-memory segments that these processes created.
 std::vector<std::string> segments_of(const std::vector<int>& pids);
 int num_open_descriptors();
 int num_threads();

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Several hosts on one machine: network namespaces joined by a bridge, every link shaped with tc tbf.
+"""Simulates several hosts on one machine: network namespaces joined by a bridge. tc tbf limits the rate of every link.
 
 As a library:   with Hosts(num_hosts=2, rate="1gbit") as hosts: runs = hosts.run(command, ranks_per_host=2)
 As a command:   netns.py --hosts 2 --ranks 2 --rate 1gbit -- command arguments...
-                prints what every rank printed, then one line of JSON with each host's interface counters.
+                prints the output of every rank, then one line of JSON with each host's interface counters.
 
-Ranks are numbered host by host and find themselves through RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK,
-MASTER_ADDR and MASTER_PORT. Host i has 10.77.0.(i+1) and fd77::(i+1) on its eth0; the bridge stands in a namespace of
-its own, so nothing outside is touched. Everything is removed at the end, also after an error or a signal; what a killed
-run left behind is removed by the next one.
+Ranks are numbered host by host and get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and
+MASTER_PORT. Host i has the addresses 10.77.0.(i+1) and fd77::(i+1) on its eth0. The bridge is in its own namespace, so
+the network of the machine does not change. All namespaces are removed at the end, also after an error or a signal; the
+next run removes those of a killed run.
 """
 import argparse
 import json
@@ -19,11 +19,11 @@ import subprocess
 import sys
 import time
 
-SKIP = 77  # exit code: this machine does not let us
+SKIP = 77  # exit code: this machine does not allow namespaces
 
 
 class NotAllowed(Exception):
-    """The machine lacks a tool or the privilege to make namespaces."""
+    """The machine lacks a tool or the privilege to create network namespaces."""
 
 
 def sh(command, check=True):
@@ -47,7 +47,7 @@ def remove_namespace(name):
 
 
 def sweep():
-    """Removes namespaces whose maker no longer lives."""
+    """Removes the network namespaces of processes that have ended."""
     for line in sh("ip netns list", check=False).splitlines():
         found = re.match(r"(esp-(\d+)-\S+)", line)
         if found and not alive(found.group(2)):
@@ -55,7 +55,7 @@ def sweep():
 
 
 class Run:
-    """One rank: its number, its host, its exit code and what it printed."""
+    """Result of one rank: its number, host, exit code and output."""
 
     def __init__(self, rank, host, process):
         self.rank, self.host, self.process = rank, host, process
@@ -64,7 +64,7 @@ class Run:
 
 class Hosts:
     def __init__(self, num_hosts, rate=None, burst="256kb", latency="400ms"):
-        """`rate` as tc writes it ("1gbit", "200mbit") holds for each direction of each host's link; None: unshaped."""
+        """`rate` in tc notation ("1gbit", "200mbit"), for each direction of each host's link; None: no limit."""
         self.num_hosts, self.rate, self.burst, self.latency = num_hosts, rate, burst, latency
         self.prefix = f"esp-{os.getpid()}"
         self.made = []
@@ -99,7 +99,7 @@ class Hosts:
         try:
             sh(f"ip netns add {name}")
         except (RuntimeError, FileNotFoundError) as error:
-            raise NotAllowed(f"cannot make network namespaces: {error}")
+            raise NotAllowed(f"cannot create network namespaces: {error}")
         self.made.append(name)
         sh(f"ip -n {name} link set lo up")
 
@@ -110,14 +110,14 @@ class Hosts:
             sh(f"ip -n {switch} link add br0 type bridge")
             sh(f"ip -n {switch} link set br0 up")
         except RuntimeError as error:
-            raise NotAllowed(f"cannot make a bridge: {error}")
+            raise NotAllowed(f"cannot create a bridge: {error}")
         for host in range(self.num_hosts):
             name = self.name(host)
             self._namespace(name)
             try:
                 sh(f"ip -n {switch} link add p{host} type veth peer name eth0 netns {name}")
             except RuntimeError as error:
-                raise NotAllowed(f"cannot make a veth pair: {error}")
+                raise NotAllowed(f"cannot create a veth pair: {error}")
             sh(f"ip -n {switch} link set p{host} master br0 up")
             sh(f"ip -n {name} addr add {self.address(host)}/24 dev eth0")
             sh(f"ip -n {name} addr add fd77::{host + 1}/64 dev eth0 nodad")
@@ -128,26 +128,26 @@ class Hosts:
                         sh(f"tc -n {where} qdisc add dev {device} root tbf "
                            f"rate {self.rate} burst {self.burst} latency {self.latency}")
                 except (RuntimeError, FileNotFoundError) as error:
-                    raise NotAllowed(f"cannot shape a link: {error}")
+                    raise NotAllowed(f"cannot limit the rate of a link: {error}")
 
     def counters(self):
-        """Per host: bytes and packets eth0 sent and received, TCP segments sent again, how often tbf held one back."""
+        """Per host: bytes and packets sent and received on eth0, TCP retransmissions, packets delayed by the rate limit."""
         result = []
         for host in range(self.num_hosts):
             name = self.name(host)
             stats = json.loads(sh(f"ip -n {name} -s -j link show dev eth0"))[0]["stats64"]
             snmp = [line.split() for line in sh(f"ip netns exec {name} cat /proc/net/snmp").splitlines()
                     if line.startswith("Tcp:")]
-            held = 0
+            delayed = 0
             for qdisc in json.loads(sh(f"tc -n {name} -s -j qdisc show dev eth0")):
-                held += qdisc.get("overlimits", 0) if qdisc.get("kind") == "tbf" else 0
+                delayed += qdisc.get("overlimits", 0) if qdisc.get("kind") == "tbf" else 0
             result.append({"sent_bytes": stats["tx"]["bytes"], "received_bytes": stats["rx"]["bytes"],
                            "sent_packets": stats["tx"]["packets"], "received_packets": stats["rx"]["packets"],
-                           "segments_sent_again": int(snmp[1][snmp[0].index("RetransSegs")]), "held_back": held})
+                           "retransmitted_segments": int(snmp[1][snmp[0].index("RetransSegs")]), "delayed_packets": delayed})
         return result
 
     def run(self, command, ranks_per_host, timeout_s=60, env=None, port=29571, ipv6=False):
-        """Runs the command once per rank and waits for all. A rank that outlives the deadline is killed; code None."""
+        """Runs the command once per rank and waits for all. A rank that exceeds the timeout is killed; its code is None."""
         runs = []
         size = self.num_hosts * ranks_per_host
         for rank in range(size):
@@ -170,10 +170,10 @@ class Hosts:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--ranks", type=int, default=2, help="per host")
-    parser.add_argument("--rate", help='of each link, as tc writes it; default: unshaped')
-    parser.add_argument("--timeout", type=float, default=60, help="seconds")
+    parser.add_argument("--hosts", type=int, default=2, help="number of hosts")
+    parser.add_argument("--ranks", type=int, default=2, help="ranks per host")
+    parser.add_argument("--rate", help="rate of each link in tc notation; default: no limit")
+    parser.add_argument("--timeout", type=float, default=60, help="time limit in seconds")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     try:

@@ -1,9 +1,9 @@
-// netns_all_reduce INTERFACE ALGORITHM COUNT REPEATS: one rank of all_reduce_test.py. Sums COUNT floats REPEATS times
-// over whatever carries each pair, checks the sums, and prints as one line of JSON what its transport counted per peer,
-// what its host's interface counted meanwhile, and how long each call took.
+// netns_all_reduce INTERFACE ALGORITHM COUNT REPEATS: one rank of all_reduce_test.py. All-reduces COUNT floats REPEATS
+// times over the selected transports and checks the sums. Prints one line of JSON: bytes sent to each rank, bytes sent
+// by the interface of its host, and the time of each call.
 //
-// ALGORITHM is a row of the table, or ring_scattered: the ring through ranks numbered across the hosts, as a scheduler
-// that deals them out in turn leaves it.
+// ALGORITHM is a name from the algorithm table, or ring_scattered: a ring in which neighbouring ranks are on different
+// hosts, as a round-robin scheduler places them.
 #include <cmath>
 #include <fstream>
 #include <iostream>
@@ -12,7 +12,7 @@
 
 #include "esp/base/error.h"
 #include "esp/comm/scheduled_communicator.h"
-#include "tests/netns/meeting.h"
+#include "tests/netns/rank_world.h"
 
 using namespace esp;
 
@@ -29,7 +29,7 @@ uint64_t read_number(const std::string& path) {
   return value;
 }
 
-// What left this host so far.
+// Bytes that this host has sent so far, read from the counters of its interface.
 Interface sent_by_host() {
   const std::string folder = "/sys/class/net/eth0/statistics/";
   return {read_number(folder + "tx_bytes"), read_number(folder + "tx_packets")};
@@ -46,14 +46,14 @@ std::vector<uint64_t> sent_by_peer(const net::Transport& transport) {
 std::unique_ptr<comm::Communicator> open(const net::World& world, bool scattered) {
   comm::CommOptions options;
   options.timeout = std::chrono::seconds(60);
-  auto everyone = std::make_unique<comm::ScheduledCommunicator>(world, world.everyone(), options);
-  if (!scattered) return everyone;
+  auto world_comm = std::make_unique<comm::ScheduledCommunicator>(world, world.world_group(), options);
+  if (!scattered) return world_comm;
   int hosts = world.size / netns::number_from("LOCAL_WORLD_SIZE");
-  return everyone->split(0, netns::number_from("LOCAL_RANK") * hosts + netns::number_from("NODE_RANK"));
+  return world_comm->split(0, netns::number_from("LOCAL_RANK") * hosts + netns::number_from("NODE_RANK"));
 }
 
 void run(const std::string& interface, const std::string& name, size_t count, int repeats) {
-  auto world = netns::meet(interface);
+  auto world = netns::join_world(interface);
   bool scattered = name == "ring_scattered";
   auto comm = open(*world, scattered);
   const net::Transport& transport = *dynamic_cast<comm::ScheduledCommunicator&>(*comm).transport();
@@ -65,7 +65,7 @@ void run(const std::string& interface, const std::string& name, size_t count, in
   call.count = count;
   call.algorithm = scattered ? "ring" : name;
 
-  comm->run(call);  // connections open, buffers grow
+  comm->run(call);  // the first call opens connections and lets buffers grow
   comm->barrier();
   Interface before = sent_by_host();
   comm->barrier();
@@ -83,7 +83,9 @@ void run(const std::string& interface, const std::string& name, size_t count, in
 
   float want = static_cast<float>(world->size * (world->size + 1)) / 2;
   for (float value : out)
-    if (value != want) throw CommError(CommError::Kind::corrupt, world->rank, fmt::format("{} is not {}", value, want));
+    if (value != want)
+      throw CommError(CommError::Kind::corrupt, world->rank,
+                      fmt::format("all-reduce: got {}; expected {}", value, want));
   std::cout << nlohmann::json{{"rank", world->rank},
                               {"transport", transport.name()},
                               {"sent", sent},

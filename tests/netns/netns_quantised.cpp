@@ -1,8 +1,8 @@
-// netns_quantised INTERFACE PARTS COUNT REPEATS: one rank of quantised_test.py. Does what a step of ZeRO stage 3 sends
-// for one unit of COUNT 16-bit values, REPEATS times: a gather for forward, one for backward, a reduce-scatter. PARTS
-// are those of ZeRO++ that are on, of qwz, hpz and qgz joined by commas, or none; what is off goes round a ring of all
-// ranks. Checks the values of a step before and one after, and prints as one line of JSON what it sent to each rank,
-// what its host's interface counted meanwhile, and how long each step took.
+// netns_quantised INTERFACE PARTS COUNT REPEATS: one rank of quantised_test.py. Runs the collectives of a ZeRO stage 3
+// step for one unit of COUNT 16-bit values, REPEATS times: an all-gather for forward, an all-gather for backward and a
+// reduce-scatter. PARTS are the enabled parts of ZeRO++ (qwz, hpz, qgz, comma-separated) or none; disabled parts use a
+// ring over all ranks. Checks the values in one step before and one step after the measured steps. Prints one line of
+// JSON: bytes sent to each rank, bytes sent by the interface of its host, and the time of each step.
 #include <cmath>
 #include <fstream>
 #include <iostream>
@@ -15,7 +15,7 @@
 #include "esp/sync/quantised/all_gather.h"
 #include "esp/sync/quantised/reduce_scatter.h"
 #include "esp/sync/quantised/secondary_shard.h"
-#include "tests/netns/meeting.h"
+#include "tests/netns/rank_world.h"
 
 using namespace esp;
 using tensor::Tensor;
@@ -41,7 +41,7 @@ Interface sent_by_host() {
   return {read_number(folder + "tx_bytes"), read_number(folder + "tx_packets")};
 }
 
-// By rank of the world; a group of one has no transport.
+// Adds the bytes sent to each world rank. A group of one rank has no transport.
 void add_sent(std::vector<uint64_t>& sent, const comm::Communicator* members) {
   const net::Transport* transport = dynamic_cast<const comm::ScheduledCommunicator&>(*members).transport();
   for (int peer = 0; transport && peer < transport->size(); ++peer)
@@ -49,21 +49,21 @@ void add_sent(std::vector<uint64_t>& sent, const comm::Communicator* members) {
         transport->traffic(peer).bytes_sent;
 }
 
-// |value| <= 1, and not the same from one element or rank to the next.
+// The test value of a rank's element i: |value| <= 1, different for each rank and element.
 float value_of(int rank, size_t i) {
   return static_cast<float>(BFloat16(std::sin(static_cast<float>(i * 7 + static_cast<size_t>(rank) * 13))));
 }
 
 class Unit {
  public:
-  Unit(comm::Communicator& everyone, const sync::NodeGrid& nodes, const tensor::Context& context,
+  Unit(comm::Communicator& world_comm, const sync::NodeGrid& nodes, const tensor::Context& context,
        const std::string& parts, size_t count)
-      : everyone_(everyone),
+      : world_comm_(world_comm),
         nodes_(nodes),
         qwz_(parts.find("qwz") != std::string::npos),
         hpz_(parts.find("hpz") != std::string::npos),
         qgz_(parts.find("qgz") != std::string::npos),
-        own_(comm::chunk_of(count, everyone.size(), everyone.rank())),
+        own_(comm::chunk_of(count, world_comm.size(), world_comm.rank())),
         gather_(nodes, context, static_cast<int64_t>(count), DType::bf16),
         shard_(nodes, context, static_cast<int64_t>(count), DType::bf16),
         scatter_(nodes, context, static_cast<int64_t>(count), DType::bf16) {
@@ -75,14 +75,14 @@ class Unit {
     gradients_ = make(count, DType::bf16);
     sum_ = make(own_.count, DType::bf16);
     for (size_t i = 0; i < own_.count; ++i) chunk_.as<BFloat16>()[i] = BFloat16(value_of(0, own_.offset + i));
-    for (size_t i = 0; i < count; ++i) gradients_.as<BFloat16>()[i] = BFloat16(value_of(everyone.rank(), i));
+    for (size_t i = 0; i < count; ++i) gradients_.as<BFloat16>()[i] = BFloat16(value_of(world_comm.rank(), i));
   }
 
   void step(bool checked) {
     gather();
     if (hpz_) shard_.keep(whole_);
     if (checked) check_whole();
-    hpz_ ? shard_.gather_inside(whole_, soon()) : gather();
+    hpz_ ? shard_.gather_in_node(whole_, soon()) : gather();
     if (checked) check_whole();
     if (qgz_) {
       scatter_.start(gradients_);
@@ -102,7 +102,7 @@ class Unit {
     call.count = static_cast<size_t>(whole_.count());
     call.dtype = DType::bf16;
     call.algorithm = "ring";
-    everyone_.run(call);
+    world_comm_.run(call);
   }
   void gather() {
     if (!qwz_) return run(comm::Op::all_gather, chunk_, whole_);
@@ -113,25 +113,28 @@ class Unit {
     const double value = tensor::item(got, static_cast<int64_t>(i));
     if (!(std::abs(value - want) <= bound))
       throw CommError(CommError::Kind::corrupt, -1,
-                      fmt::format("element {} is {}, not {} ± {}", i, value, want, bound));
+                      fmt::format("element {}: got {}; expected {} ± {}", i, value, want, bound));
   }
   void check_whole() {
-    const double bound = qwz_ ? 0.5 / 127 + 0x1p-8 : 0;  // half a step, and the rounding to storage
+    // error bound: half a quantisation step, plus the rounding to the storage dtype
+    const double bound = qwz_ ? 0.5 / 127 + 0x1p-8 : 0;
     for (size_t i = 0; i < static_cast<size_t>(whole_.count()); ++i) near(whole_, i, value_of(0, i), bound);
   }
   void check_sum() {
-    const double size = everyone_.size(), nodes = nodes_.num_nodes(), per_node = size / nodes;
-    // Half a step of each rank's value and of each node's sum; or the ring's roundings to 16 bits.
+    const double size = world_comm_.size(), nodes = nodes_.num_nodes(), per_node = size / nodes;
+    // Error bound with qgz: half a quantisation step for each rank's value and for each node's sum. Without qgz: the
+    // rounding to 16 bits in each step of the ring.
     const double first = 0.5 / 7, quantised = size * first + nodes * 0.5 * per_node * (1 + first) / 7;
     const double bound = (qgz_ ? quantised : size * size * 0x1p-9) + size * 0x1p-8;
     for (size_t i = 0; i < own_.count; ++i) {
       double exact = 0;
-      for (int rank = 0; rank < everyone_.size(); ++rank) exact += static_cast<double>(value_of(rank, own_.offset + i));
+      for (int rank = 0; rank < world_comm_.size(); ++rank)
+        exact += static_cast<double>(value_of(rank, own_.offset + i));
       near(sum_, i, exact, bound);
     }
   }
 
-  comm::Communicator& everyone_;
+  comm::Communicator& world_comm_;
   const sync::NodeGrid& nodes_;
   const bool qwz_, hpz_, qgz_;
   const comm::Chunk own_;
@@ -142,25 +145,25 @@ class Unit {
 };
 
 void run(const std::string& interface, const std::string& parts, size_t count, int repeats) {
-  auto world = netns::meet(interface);
+  auto world = netns::join_world(interface);
   comm::CommOptions options;
   options.timeout = std::chrono::seconds(60);
-  auto everyone = comm::make_communicator(*world, world->everyone(), options);
-  const sync::NodeGrid nodes = sync::split_by_node(everyone.get(), netns::number_from("LOCAL_WORLD_SIZE"));
+  auto world_comm = comm::make_communicator(*world, world->world_group(), options);
+  const sync::NodeGrid nodes = sync::split_by_node(world_comm.get(), netns::number_from("LOCAL_WORLD_SIZE"));
   device::MemoryAccount account;
   device::MemoryPool pool(account);
-  Unit unit(*everyone, nodes, {{}, &pool}, parts, count);
+  Unit unit(*world_comm, nodes, {{}, &pool}, parts, count);
   auto sent_by_peer = [&] {
     std::vector<uint64_t> sent(static_cast<size_t>(world->size));
-    for (const comm::Communicator* members : {everyone.get(), nodes.inside.get(), nodes.across.get()})
+    for (const comm::Communicator* members : {world_comm.get(), nodes.intra_node.get(), nodes.inter_node.get()})
       add_sent(sent, members);
     return sent;
   };
 
-  unit.step(true);  // connections open, buffers grow
-  everyone->barrier();
+  unit.step(true);  // the first step opens connections and lets buffers grow
+  world_comm->barrier();
   const Interface before = sent_by_host();
-  everyone->barrier();
+  world_comm->barrier();
   std::vector<uint64_t> sent = sent_by_peer();
   std::vector<double> ms;
   for (int i = 0; i < repeats; ++i) {
@@ -169,9 +172,9 @@ void run(const std::string& interface, const std::string& parts, size_t count, i
     ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begun).count());
   }
   const std::vector<uint64_t> sent_after = sent_by_peer();
-  everyone->barrier();
+  world_comm->barrier();
   const Interface after = sent_by_host();
-  everyone->barrier();  // all of a host have looked
+  world_comm->barrier();  // waits until all ranks of the host have read the interface counters
   unit.step(true);
   for (size_t i = 0; i < sent.size(); ++i) sent[i] = sent_after[i] - sent[i];
   std::cout << nlohmann::json{{"rank", world->rank},

@@ -1,5 +1,5 @@
-// netns_rank TRANSPORT INTERFACE: one rank of netns_test.py. Meets the others, exchanges messages of several sizes with
-// every one of them, checks every byte, and prints what its transport counted per peer as one line of JSON.
+// netns_rank TRANSPORT INTERFACE: one rank of netns_test.py. Connects to all ranks, exchanges messages of several sizes
+// with each rank, checks every byte, and prints the transport's counters per peer as one line of JSON.
 #include <iostream>
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 #include "esp/base/error.h"
 #include "esp/base/rng.h"
 #include "esp/net/transport.h"
-#include "tests/netns/meeting.h"
+#include "tests/netns/rank_world.h"
 
 using namespace esp;
 using namespace esp::net;
@@ -47,19 +47,19 @@ void exchange(Transport& transport) {
   for (auto& message : messages)
     while (message->transfer.state == Transfer::State::posted) {
       if (deadline.passed())
-        throw CommError(CommError::Kind::timeout, message->transfer.peer, "a message took a minute");
+        throw CommError(CommError::Kind::timeout, message->transfer.peer, "a transfer did not complete within 60 s");
       if (!transport.poll()) transport.sleep(deadline);
     }
   for (size_t i = 1; i < messages.size(); i += 2) {
     const Message& message = *messages[i];
     if (message.data != contents(message.transfer.peer, transport.rank(), message.data.size()))
-      throw CommError(CommError::Kind::corrupt, message.transfer.peer, "a message arrived changed");
+      throw CommError(CommError::Kind::corrupt, message.transfer.peer, "a received message differs from the sent one");
   }
 }
 
 void run(const std::string& transport_name, const std::string& interface) {
-  auto world = netns::meet(interface);
-  auto transport = open_transport(transport_name, *world, world->everyone());
+  auto world = netns::join_world(interface);
+  auto transport = open_transport(transport_name, *world, world->world_group());
   exchange(*transport);
   nlohmann::json report{{"rank", world->rank},
                         {"host", world->peers[static_cast<size_t>(world->rank)].host},

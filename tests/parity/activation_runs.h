@@ -1,5 +1,6 @@
-// One training pass of a model by holders who divide it over the tensor axis, as threads of this process, with what the
-// textbook keeps for backward (esp/parallel/textbook.h) or what layers keep otherwise; and what it gave and kept.
+// One training pass of a tensor-parallel model, with its ranks as threads of this process. Reports loss, gradients and
+// activation memory. For backward the layers keep either the activations of the textbook formula
+// (esp/parallel/textbook.h), or those that Espalier keeps by default.
 #pragma once
 
 #include <map>
@@ -8,11 +9,11 @@
 #include <vector>
 
 #include "esp/model/model.h"
-#include "esp/parallel/regions.h"
+#include "esp/parallel/model_parallel_ops.h"
 
 namespace esp::parity {
 
-struct ActivationPlan {
+struct ActivationRunSpec {
   model::ModelConfig config;
   bool textbook = false;
   int tp = 1;
@@ -22,27 +23,30 @@ struct ActivationPlan {
   int64_t batch = 2, tokens = 8;
 };
 
-struct ActivationSeen {
+struct ActivationResult {
   double loss = 0;
-  std::map<std::string, std::vector<double>> gradients;              // of the part that is here
-  std::map<std::string, std::shared_ptr<nn::Parameter>> parameters;  // which part that is, without its values
+  std::map<std::string, std::vector<double>> gradients;  // parameter name → this rank's shard of the gradient
+  // parameter name → its shape and sharding, without values
+  std::map<std::string, std::shared_ptr<nn::Parameter>> parameters;
   uint64_t kept = 0;  // bytes of activations held between forward and backward
-  uint64_t peak = 0;  // of the whole pass
+  uint64_t peak = 0;  // peak bytes of activations during the whole pass
 };
 
-// By rank.
-std::vector<ActivationSeen> run_pass(const ActivationPlan& plan);
+// Runs one pass; returns the results indexed by rank.
+std::vector<ActivationResult> run_training_pass(const ActivationRunSpec& spec);
 
-// How far the losses and gradients of ranks are from the one holder's: the largest relative distance of any.
-double distance(const std::vector<ActivationSeen>& ranks, const ActivationSeen& one);
+// Compares the results of `ranks` with those of a single rank. Returns the largest relative error of any loss or
+// gradient.
+double max_relative_error(const std::vector<ActivationResult>& ranks, const ActivationResult& one);
 
-// Of a block, on the rank that has most: what one more block adds.
+// Activation bytes that one additional block needs, on the rank with the largest value.
 struct BlockBytes {
   uint64_t kept = 0, peak = 0;
 };
-BlockBytes bytes_per_block(ActivationPlan plan);
+BlockBytes bytes_per_block(ActivationRunSpec spec);
 
-// What a GPT block keeps in 16 bits by count: the textbook's, or ours.
-double bytes_by_count(const ActivationPlan& plan);
+// Bytes that a GPT block keeps in 16 bits: by the textbook formula if spec.textbook is set, otherwise by the formula of
+// Espalier's default.
+double expected_block_bytes(const ActivationRunSpec& spec);
 
 }  // namespace esp::parity

@@ -3,7 +3,8 @@
 namespace esp::parity {
 namespace {
 
-// So that rows divide by what sequence parallel and interleaved schedules ask for.
+// kEven: a sequence length that is divisible by the number of sequence-parallel ranks. kOne: micro-batch size 1, which
+// divides the batch of every rank and gives interleaved schedules a multiple of pp micro-batches.
 const Overrides kEven = {"model.seq_len=12"};
 const Overrides kOne = {"train.micro_batch=1"};
 
@@ -15,7 +16,7 @@ const Overrides kClass = {
     "data.val_fraction=0",           "model.seq_len=12", "model.pooler=true",    "model.post_norm=true"};
 
 const LayoutRow kRows[] = {
-    // every axis alone
+    // layouts with one axis of parallelism
     {"tp2", "gpt", 2, {"tp=2"}},
     {"tp3", "gpt", 3, {"tp=3"}},
     {"tp4", "gpt", 4, {"tp=4"}},
@@ -52,7 +53,7 @@ const LayoutRow kRows[] = {
     {"cp2_ulysses", "gpt", 2, {"cp=2", "context=ulysses"}},
     {"cp3_ulysses", "llama", 3, {"cp=3", "context=ulysses"}},
     {"cp4_ulysses", "bert", 4, {"cp=4", "context=ulysses"}},
-    // pairs
+    // layouts with two axes
     {"tp2_dp2", "gpt", 4, {"tp=2", "dp=2"}},
     {"tp2_dp2_zero3", "llama", 4, {"tp=2", "dp=2", "sync.method=zero3"}},
     {"tp2_sequence_dp2_zero2", "gpt", 4, {"tp=2", "sequence=true", "dp=2", "sync.method=zero2"}, kEven},
@@ -75,7 +76,7 @@ const LayoutRow kRows[] = {
     {"pp2_cp2_ulysses_zb", "bert", 4, {"pp=2", "cp=2", "context=ulysses", "schedule=zb-h1"}},
     {"cp2_dp2", "gpt", 4, {"cp=2", "dp=2"}},
     {"cp2_dp2_zero3", "llama", 4, {"cp=2", "dp=2", "sync.method=zero3"}},
-    // three
+    // layouts with three axes
     {"tp2_pp2_dp2", "gpt", 8, {"tp=2", "pp=2", "dp=2"}},
     {"tp2_sequence_pp2_dp2_zero1", "llama", 8, {"tp=2", "sequence=true", "pp=2", "dp=2", "sync.method=zero1"}, kEven},
     {"tp2_pp2_dp2_zero3_bert", "bert", 8, {"tp=2", "pp=2", "dp=2", "sync.method=zero3", "schedule=gpipe"}},
@@ -86,7 +87,7 @@ const LayoutRow kRows[] = {
      {"cp=2", "context=ulysses", "tp=2", "sequence=true", "dp=2"},
      {"model.seq_len=12", "model.kv_heads=2"}},
     {"cp2_tp2_pp2", "gpt", 8, {"cp=2", "tp=2", "pp=2"}},
-    // experts
+    // layouts with mixture of experts
     {"ep2_dp2", "gpt", 2, {"dp=2", "ep=2"}, kExperts},
     {"ep4_dp4", "gpt", 4, {"dp=4", "ep=4"}, kExpertsOne},
     {"ep3_dp3", "llama", 3, {"dp=3", "ep=3"}, kExperts},
@@ -103,7 +104,7 @@ const LayoutRow kRows[] = {
     {"ep2_dp2_pp2", "gpt", 4, {"dp=2", "ep=2", "pp=2"}, kExperts},
     {"tp2_experts", "gpt", 2, {"tp=2"}, kExperts},
     {"pp2_experts", "gpt", 2, {"pp=2"}, kExperts},
-    // other ways to share, send and keep
+    // other sync options: bucket orders, shard groups, prefetch, ZeRO++, offload, accumulation
     {"pp2_dp2_observed", "gpt", 4, {"pp=2", "dp=2", "sync.buckets=observed"}},
     {"pp2_dp2_cycle", "llama", 4, {"pp=2", "dp=2", "sync.buckets=cycle", "sync.cycle_ms=0.2"}},
     {"tp2_dp4_group2", "gpt", 8, {"tp=2", "dp=4", "sync.method=zero3", "sync.group=2"}, kOne},
@@ -123,13 +124,13 @@ const LayoutRow kRows[] = {
      4,
      {"tp=2", "sequence=true", "dp=2", "sync.method=zero3", "sync.accumulate=reduced"},
      kEven},
-    // a class per sequence, and sequences that end early
+    // sequence classification, with padded sequences
     {"tp2_sequence_class", "bert", 2, {"tp=2", "sequence=true"}, kClass},
     {"cp2_class", "bert", 2, {"cp=2"}, kClass},
     {"cp2_ulysses_class", "bert", 2, {"cp=2", "context=ulysses"}, kClass},
     {"pp2_class", "bert", 2, {"pp=2"}, kClass},
     {"tp2_cp2_pp2_class", "bert", 8, {"tp=2", "cp=2", "pp=2"}, kClass},
-    // with dropout and recomputation, which must not notice
+    // dropout and recomputation, which must not change the result
     {"tp2_pp2_dropout", "gpt", 4, {"tp=2", "pp=2"}, {"model.dropout=0.1"}},
     {"tp2_sequence_dropout", "bert", 2, {"tp=2", "sequence=true"}, {"model.dropout=0.1", "model.seq_len=12"}},
     {"cp2_dropout", "gpt", 2, {"cp=2"}, {"model.dropout=0.1"}},

@@ -1,4 +1,4 @@
-// The layouts that are held to one process.
+// The parallel layouts that tests compare with training on one process.
 #pragma once
 
 #include <span>
@@ -9,15 +9,15 @@
 namespace esp::parity {
 
 struct LayoutRow {
-  const char* name;  // of letters, digits and _
+  const char* name;  // name of the row; only letters, digits and _
   const char* arch;
   int ranks;
-  Overrides layout;      // what one process has not
-  Overrides model = {};  // what it has too
+  Overrides layout;      // overrides for the parallel run, but not for the run of one process
+  Overrides model = {};  // overrides for both runs
 };
 std::span<const LayoutRow> layout_rows();
 
-// "tp=2 pp=2 sequence=true": the layout as its row in docs/parity.md says it.
+// The layout as text, as in its row of docs/parity.md: "tp=2 pp=2 sequence=true".
 std::string layout_text(const LayoutRow& row);
 
 }  // namespace esp::parity

@@ -1,4 +1,5 @@
-// A loss that is not finite in a model divided among ranks: the part it comes from is named, whoever holds it.
+// If the loss of a model that is divided over ranks is not finite, the log note must name the unit that caused it, on
+// any rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,23 +14,24 @@
 namespace esp::parity {
 namespace {
 
-struct Layout {
+struct OverflowLayout {
   int ranks;
   Overrides overrides;
 };
 
-class OverflowInStages : public testing::TestWithParam<Layout> {};
+class LayoutLossOverflow : public testing::TestWithParam<OverflowLayout> {};
 
-TEST_P(OverflowInStages, IsTracedToTheUnit) {
+TEST_P(LayoutLossOverflow, LogNoteNamesUnitThatCausesNonFiniteLoss) {
   const struct {
     std::string parameter;
     double value;
-    const char* says;
-  } rows[] = {{"embedding.weight", std::nan(""), "values of stem are not"},
-              {"blocks.0.mlp.up.weight", 3e38, "blocks.0 is the first whose output is not, of values that are"},
-              {"blocks.3.mlp.up.weight", HUGE_VAL, "values of blocks.3 are not"},
-              {"blocks.4.mlp.up.weight", 3e38, "blocks.4 is the first whose output is not, of values that are"},
-              {"norm.weight", std::nan(""), "values of head are not"}};
+    const char* message;
+  } rows[] = {
+      {"embedding.weight", std::nan(""), "the parameters of stem are not finite"},
+      {"blocks.0.mlp.up.weight", 3e38, "blocks.0 is the first part with a non-finite output from finite parameters"},
+      {"blocks.3.mlp.up.weight", HUGE_VAL, "the parameters of blocks.3 are not finite"},
+      {"blocks.4.mlp.up.weight", 3e38, "blocks.4 is the first part with a non-finite output from finite parameters"},
+      {"norm.weight", std::nan(""), "the parameters of head are not finite"}};
   for (const auto& row : rows) {
     LayoutRun run;
     run.ranks = GetParam().ranks;
@@ -48,20 +50,21 @@ TEST_P(OverflowInStages, IsTracedToTheUnit) {
     };
     const std::vector<std::string> notes = train_layout(run).notes;
     const std::string first =
-        fmt::format("step 1: the loss is not finite: {} (rank {}); it is skipped", row.says, holder);
-    EXPECT_THAT(notes, testing::ElementsAre(first, "step 2: the loss is not finite; it is skipped"))
+        fmt::format("step 1: the loss is not finite: {} (rank {}); the step is skipped", row.message, holder);
+    EXPECT_THAT(notes, testing::ElementsAre(first, "step 2: the loss is not finite; the step is skipped"))
         << row.parameter << " = " << row.value;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Layouts, OverflowInStages,
-    testing::Values(Layout{1, {}}, Layout{2, {"parallel.pp=2"}},
-                    Layout{2, {"parallel.pp=2", "parallel.schedule=zb-h1"}},
-                    Layout{2, {"parallel.pp=2", "parallel.schedule=interleaved", "parallel.interleave=2"}},
-                    Layout{4, {"parallel.pp=4", "parallel.schedule=gpipe", "train.recompute=full"}},
-                    Layout{4, {"parallel.pp=2", "parallel.tp=2", "parallel.sequence=true"}},
-                    Layout{4, {"parallel.pp=2", "parallel.cp=2"}}, Layout{4, {"parallel.pp=2", "sync.method=zero1"}}),
+    Layouts, LayoutLossOverflow,
+    testing::Values(OverflowLayout{1, {}}, OverflowLayout{2, {"parallel.pp=2"}},
+                    OverflowLayout{2, {"parallel.pp=2", "parallel.schedule=zb-h1"}},
+                    OverflowLayout{2, {"parallel.pp=2", "parallel.schedule=interleaved", "parallel.interleave=2"}},
+                    OverflowLayout{4, {"parallel.pp=4", "parallel.schedule=gpipe", "train.recompute=full"}},
+                    OverflowLayout{4, {"parallel.pp=2", "parallel.tp=2", "parallel.sequence=true"}},
+                    OverflowLayout{4, {"parallel.pp=2", "parallel.cp=2"}},
+                    OverflowLayout{4, {"parallel.pp=2", "sync.method=zero1"}}),
     [](const auto& row) { return fmt::format("{}", row.index); });
 
 }  // namespace

@@ -1,5 +1,5 @@
-// One training run under any layout, by ranks that are threads of this process, and what came out of it: the loss and
-// norm of every step, and every parameter of the model put together from what the ranks hold.
+// Training runs in any layout, with the ranks as threads of this process. They report the loss and gradient norm of
+// every step, and every parameter, assembled from all ranks.
 #pragma once
 
 #include <functional>
@@ -11,39 +11,42 @@
 
 namespace esp::parity {
 
-struct Gathered {
+struct GatheredParameter {
   tensor::Shape shape;
   DType dtype = DType::f32;
-  Image bytes;
+  ByteImage bytes;
   std::vector<double> values() const;
 };
 
-struct Trained {
+struct LayoutResult {
   std::vector<double> losses, norms;
-  std::vector<std::string> notes;  // rank 0's
-  double evaluated = 0;            // on held-out data, after the last step; NaN: there is none
-  std::map<std::string, Gathered> parameters;
+  std::vector<std::string> notes;  // notes that rank 0 printed
+  double evaluated = 0;            // loss on held-out data after the last step; NaN without held-out data
+  std::map<std::string, GatheredParameter> parameters;
 };
 
 struct LayoutRun {
   int ranks = 1, steps = 10;
   Overrides overrides;
-  std::string init;    // begins with this checkpoint's or Hugging Face folder's parameters
-  std::string resume;  // begins with this checkpoint
-  std::string save;    // and saves into this folder when it ends
-  std::function<void(int rank, train::Engine&)> prepare, finish;  // before the first step, after the last
+  std::string init;    // if set: checkpoint or Hugging Face folder with the initial weights
+  std::string resume;  // if set: checkpoint to resume from
+  std::string save;    // if set: folder for a checkpoint after the last step
+  // called on every rank before the first step (prepare) and after the last (finish)
+  std::function<void(int rank, train::Engine&)> prepare, finish;
 };
 
-// Every rank must say the same of a step, every element be written once, and every copy of it be equal to the bit, or
-// this fails the test.
-Trained train_layout(const LayoutRun& run);
+// Runs the training. Fails the test unless all ranks report the same steps, every element is saved exactly once, and
+// all replicas of an element are bit-identical.
+LayoutResult train_layout(const LayoutRun& run);
 
-double loss_error(const Trained& a, const Trained& b);  // most of any step, absolute
-// ‖a − b‖ / ‖b‖ of the parameter that differs most; `worst`: its name.
-double parameter_error(const Trained& a, const Trained& b, std::string* worst = nullptr);
-void expect_same_bits(const Trained& a, const Trained& b, const std::string& what);
+// largest absolute difference between the losses of a step
+double loss_error(const LayoutResult& a, const LayoutResult& b);
+// The largest ‖a − b‖ / ‖b‖ of any parameter. If `worst` is not null, it receives that parameter's name.
+double parameter_error(const LayoutResult& a, const LayoutResult& b, std::string* worst = nullptr);
+void expect_same_bits(const LayoutResult& a, const LayoutResult& b, const std::string& what);
 
-// A model whose sizes divide by little: five blocks, 251 tokens, a feed-forward of 37. `arch`: gpt, llama or bert.
+// Overrides for a model with sizes that are divisible by few numbers: 5 blocks, 251 tokens, feed-forward size 37.
+// `arch`: gpt, llama or bert.
 Overrides small_model(const std::string& arch, const Overrides& more = {});
 
 }  // namespace esp::parity

@@ -1,8 +1,9 @@
-// parity_model DIR: runs one of our models on what DIR holds and leaves the results there, for comparison with others.
+// parity_model DIR: runs an Espalier model on the inputs in DIR and writes the results there, for comparison with
+// PyTorch.
 //
-// Read: case.json ({dtype, model{…}, tensors{name: shape}, steps, lr, weight_decay}), and as raw little-endian files
+// Inputs: case.json ({dtype, model{…}, tensors{name: shape}, steps, lr, weight_decay}), and as raw little-endian files
 // weight.<parameter> and the i32 batch tensors named in `tensors` (inputs, targets, lengths, decoder_inputs, segments).
-// Written: logits, grad.<parameter>, and result.json with the loss and the losses before each of `steps` AdamW steps.
+// Outputs: logits, grad.<parameter>, and result.json with the loss and the losses before each of `steps` AdamW steps.
 #include <fstream>
 #include <iostream>
 
@@ -14,30 +15,30 @@
 
 namespace {
 
-using namespace esp;  // a program of one file
+using namespace esp;  // this program has only one source file
 
-std::string text_of(const std::string& path) {
+std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw IoError("cannot read " + path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-void read(const std::string& path, const tensor::Tensor& into) {
-  const std::string bytes = text_of(path);
+void read_tensor(const std::string& path, const tensor::Tensor& into) {
+  const std::string bytes = read_file(path);
   if (bytes.size() != into.bytes())
-    throw IoError(fmt::format("{} has {} bytes, {} expected", path, bytes.size(), into.bytes()));
+    throw IoError(fmt::format("{}: got {} bytes; expected {}", path, bytes.size(), into.bytes()));
   std::copy(bytes.begin(), bytes.end(), into.as<char>());
 }
 
-void write(const std::string& path, const tensor::Tensor& from) {
+void write_tensor(const std::string& path, const tensor::Tensor& from) {
   std::ofstream(path, std::ios::binary).write(from.as<char>(), static_cast<std::streamsize>(from.bytes()));
 }
 
-kernel::RopeScaling scaling_of(const std::string& name) {
+kernel::RopeScaling parse_rope_scaling(const std::string& name) {
   if (name == "linear") return kernel::RopeScaling::linear;
   if (name == "yarn") return kernel::RopeScaling::yarn;
   if (name == "llama3") return kernel::RopeScaling::llama3;
-  throw UsageError("rope_scaling " + name);
+  throw UsageError(fmt::format("rope_scaling: got \"{}\"; expected linear, yarn or llama3", name));
 }
 
 model::ModelConfig config_of(const Json& json) {
@@ -57,16 +58,16 @@ model::ModelConfig config_of(const Json& json) {
     if (key == "num_classes") c.num_classes = value;
     if (key == "pooler") c.pooler = value;
     if (key == "rope_theta") c.rope.theta = value;
-    if (key == "rope_scaling") c.rope.scaling = scaling_of(value.get<std::string>());
+    if (key == "rope_scaling") c.rope.scaling = parse_rope_scaling(value.get<std::string>());
     if (key == "rope_factor") c.rope.factor = value;
     if (key == "rope_original_seq_len") c.rope.original_seq_len = value;
   }
   return c;
 }
 
-struct Run {
+struct ModelCase {
   std::string dir;
-  Json spec = Json::parse(text_of(dir + "/case.json"));
+  Json spec = Json::parse(read_file(dir + "/case.json"));
   DType dtype = parse_dtype(spec.at("dtype").get<std::string>());
   device::MemoryAccount account;
   device::MemoryPool pool{account};
@@ -75,12 +76,12 @@ struct Run {
   autograd::Tape tape{context};
   std::unique_ptr<model::Model> model = model::make_model(config_of(spec.at("model")));
   model::ModelBatch batch;
-  int64_t counted = 0;
+  int64_t num_targets = 0;
 
   void load() {
     nn::ParameterList& list = model->parameters();
     list.materialize(context, dtype, true);
-    for (nn::Parameter& p : list.all()) read(dir + "/weight." + p.name, p.weight.value);
+    for (nn::Parameter& p : list.all()) read_tensor(dir + "/weight." + p.name, p.weight.value);
     const std::pair<const char*, tensor::Tensor*> inputs[] = {{"inputs", &batch.inputs},
                                                               {"targets", &batch.targets},
                                                               {"lengths", &batch.lengths},
@@ -91,19 +92,19 @@ struct Run {
       const auto dims = spec["tensors"][name].get<std::vector<int64_t>>();
       const tensor::Shape shape = dims.size() == 1 ? tensor::Shape{dims[0]} : tensor::Shape{dims[0], dims[1]};
       *to = tensor::empty(context, shape, DType::i32, device::MemoryCategory::other);
-      read(dir + "/" + name, *to);
+      read_tensor(dir + "/" + name, *to);
     }
-    for (const int32_t target : batch.targets.span<int32_t>()) counted += target >= 0;
+    for (const int32_t target : batch.targets.span<int32_t>()) num_targets += target >= 0;
   }
 
   double step_gradients() {
     nn::ForwardContext pass;
     pass.tape = &tape;
     model->parameters().zero_gradients(context.stream);
-    const autograd::Loss loss = model->forward(pass, batch, 1.0 / static_cast<double>(counted));
+    const autograd::Loss loss = model->forward(pass, batch, 1.0 / static_cast<double>(num_targets));
     autograd::backward(tape, loss);
     tape.clear();
-    return tensor::item(loss.total.value()) / static_cast<double>(counted);
+    return tensor::item(loss.total.value()) / static_cast<double>(num_targets);
   }
 
   void train(Json& result) {
@@ -140,17 +141,18 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    Run run{argv[1]};
-    run.load();
+    ModelCase model_case{argv[1]};
+    model_case.load();
     nn::ForwardContext pass;
-    pass.tape = &run.tape;
-    write(run.dir + "/logits", run.model->logits_of(pass, run.batch));
+    pass.tape = &model_case.tape;
+    write_tensor(model_case.dir + "/logits", model_case.model->logits_of(pass, model_case.batch));
     Json result;
-    result["parameters"] = run.model->parameters().count();
-    result["loss"] = run.step_gradients();
-    for (const nn::Parameter& p : run.model->parameters().all()) write(run.dir + "/grad." + p.name, p.weight.grad);
-    run.train(result);
-    std::ofstream(run.dir + "/result.json") << result;
+    result["parameters"] = model_case.model->parameters().count();
+    result["loss"] = model_case.step_gradients();
+    for (const nn::Parameter& p : model_case.model->parameters().all())
+      write_tensor(model_case.dir + "/grad." + p.name, p.weight.grad);
+    model_case.train(result);
+    std::ofstream(model_case.dir + "/result.json") << result;
   } catch (const std::exception& error) {
     std::cerr << "parity_model: " << error.what() << "\n";
     return 1;

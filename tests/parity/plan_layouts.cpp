@@ -4,36 +4,36 @@
 
 #include <fmt/format.h>
 
-#include "esp/plan/own_memory.h"
-#include "esp/train/split.h"
+#include "esp/plan/espalier_memory.h"
+#include "esp/train/rank_partition.h"
 
 namespace esp::parity {
 namespace {
 
-Overrides joined(Overrides a, const Overrides& b) {
+Overrides merge(Overrides a, const Overrides& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
 
-// "tp=2" is of [parallel].
-Overrides spelled(const Overrides& layout) {
+// Puts "parallel." before every key that has no dot.
+Overrides with_parallel_prefix(const Overrides& layout) {
   Overrides all;
   for (const std::string& one : layout) all.push_back(one.find('.') < one.find('=') ? one : "parallel." + one);
   return all;
 }
 
-// Blocks wide enough that what is kept for backward counts.
+// Blocks wide enough for activations to be a visible part of the memory.
 const Overrides kWide = {
     "model.dim=48",        "model.ffn=120",      "model.seq_len=48",         "train.global_batch=8",
     "train.micro_batch=2", "sync.bucket_mb=0.1", "sync.first_bucket_mb=0.05"};
 
-struct More {
+struct ExtraLayout {
   const char* name;
   const char* arch;
   int ranks;
   Overrides layout;
 };
-const More kMore[] = {
+const ExtraLayout kExtraLayouts[] = {
     {"one", "gpt", 1, {}},
     {"one_llama", "llama", 1, {}},
     {"one_bf16", "gpt", 1, {"train.precision=bf16"}},
@@ -69,28 +69,28 @@ const More kMore[] = {
     {"cp2_bf16", "llama", 2, {"cp=2", "train.precision=bf16"}},
 };
 
-plan::RecomputePolicy recompute_of(const std::string& name) {
+plan::RecomputePolicy recompute_policy(const std::string& name) {
   return name == "full"        ? plan::RecomputePolicy::full
          : name == "selective" ? plan::RecomputePolicy::selective
                                : plan::RecomputePolicy::none;
 }
 
-void add(std::vector<PlannedLayout>& all, const std::string& name, int ranks, const Overrides& overrides) {
-  const train::RunConfig config = config_of(overrides);
+void add_if_supported(std::vector<PlannedLayout>& all, const std::string& name, int ranks, const Overrides& overrides) {
+  const train::RunConfig config = parse_config(overrides);
   if (config.sync.group != 0 || config.sync.offload != "none" || config.sync.quantise != "none" ||
       config.sync.buckets != "fixed" || config.sync.compress != "none" || config.sync.accumulate == "local")
     return;
   PlannedLayout one{name, ranks, overrides, plan::shape_of(train::model_config(config.model), name),
-                    policy_of(config, ranks)};
+                    make_policy(config, ranks)};
   one.bucket_mb = config.sync.bucket_mb;
   one.first_bucket_mb = config.sync.first_bucket_mb;
   one.prefetch = config.sync.prefetch;
-  if (plan::has_own_memory(one.shape, one.policy)) all.push_back(std::move(one));
+  if (plan::has_espalier_memory(one.shape, one.policy)) all.push_back(std::move(one));
 }
 
 }  // namespace
 
-plan::Policy policy_of(const train::RunConfig& config, int ranks) {
+plan::Policy make_policy(const train::RunConfig& config, int ranks) {
   const parallel::Layout layout = train::layout_of(config, ranks);
   plan::Policy p;
   p.tp = layout.mesh.tp, p.pp = layout.mesh.pp, p.dp = layout.mesh.dp, p.cp = layout.mesh.cp, p.ep = layout.mesh.ep;
@@ -101,7 +101,7 @@ plan::Policy policy_of(const train::RunConfig& config, int ranks) {
   p.global_batch = config.train.global_batch;
   p.micro_batch = config.train.micro_batch > 0 ? config.train.micro_batch : p.global_batch / p.dp;
   p.precision = config.train.precision;
-  p.recompute = recompute_of(config.train.recompute);
+  p.recompute = recompute_policy(config.train.recompute);
   p.recompute_layers = static_cast<int>(config.train.recompute_layers);
   p.dropout = config.model.dropout > 0;
   p.optimizer = config.train.optimizer;
@@ -118,10 +118,10 @@ std::vector<PlannedLayout> planned_layouts() {
   for (const LayoutRow& row : layout_rows()) {
     const std::string arch = row.arch;
     if (arch == "gpt" || arch == "llama")
-      add(all, row.name, row.ranks, small_model(arch, joined(spelled(row.layout), row.model)));
+      add_if_supported(all, row.name, row.ranks, small_model(arch, merge(with_parallel_prefix(row.layout), row.model)));
   }
-  for (const More& row : kMore)
-    add(all, row.name, row.ranks, small_model(row.arch, joined(kWide, spelled(row.layout))));
+  for (const ExtraLayout& row : kExtraLayouts)
+    add_if_supported(all, row.name, row.ranks, small_model(row.arch, merge(kWide, with_parallel_prefix(row.layout))));
   return all;
 }
 

@@ -1,4 +1,5 @@
-// The executed layouts that the planner's own rules can foretell, as the planner sees them.
+// Layouts for which the planner computes memory and traffic exactly. Each layout includes the planner's description of
+// its model and policy.
 #pragma once
 
 #include <string>
@@ -21,9 +22,10 @@ struct PlannedLayout {
   int64_t prefetch = 1;
 };
 
-plan::Policy policy_of(const train::RunConfig& config, int ranks);
+plan::Policy make_policy(const train::RunConfig& config, int ranks);
 
-// Decoders without experts of the matrix of layouts, and the ways to keep, share and store that it leaves out.
+// The decoder layouts of the layout matrix without experts, and more layouts with other precisions, recomputation and
+// ZeRO stages.
 std::vector<PlannedLayout> planned_layouts();
 
 }  // namespace esp::parity

@@ -1,5 +1,5 @@
-// What the planner says our runtime allocates at its fullest moment, against the account of every rank's pool: within
-// one part in a hundred, over layouts of every axis.
+// For layouts of every axis: the peak memory that the planner predicts must be within 1 % of the peak of every rank's
+// memory pool.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,13 +8,13 @@
 
 #include <fmt/format.h>
 
-#include "esp/plan/own_memory.h"
+#include "esp/plan/espalier_memory.h"
 #include "tests/parity/plan_layouts.h"
 
 namespace esp::parity {
 namespace {
 
-struct Compared {
+struct MemoryComparison {
   double worst = 0;
   std::string text;
 };
@@ -33,44 +33,46 @@ std::vector<uint64_t> executed_peaks(const PlannedLayout& layout) {
   return peaks;
 }
 
-// Of one message between stages.
-int64_t stream_bytes(const PlannedLayout& layout) {
+// The bytes of one message between pipeline stages.
+int64_t stage_message_bytes(const PlannedLayout& layout) {
   const plan::Policy& p = layout.policy;
   return p.micro_batch * layout.shape.seq * layout.shape.hidden * (p.precision == "fp32" ? 4 : 2) / p.cp /
          (p.sequence ? p.tp : 1);
 }
 
-Compared compare(const PlannedLayout& layout) {
+MemoryComparison compare(const PlannedLayout& layout) {
   const std::vector<uint64_t> peaks = executed_peaks(layout);
   const plan::Policy& p = layout.policy;
   const parallel::MeshShape mesh{p.tp, p.cp, p.dp, p.pp, p.ep};
-  Compared result;
+  MemoryComparison result;
   for (int rank = 0; rank < layout.ranks; ++rank) {
     const parallel::Coordinates at = mesh.at(rank);
-    const plan::Memory said = plan::own_memory(layout.shape, p, {at.pp, mesh.replica_of(at), at.tp},
-                                               {layout.bucket_mb, layout.first_bucket_mb, layout.prefetch, false});
-    const double seen = static_cast<double>(peaks[static_cast<size_t>(rank)]);
-    // Messages of a pipeline that are under way lie there as long as the neighbour is slower than they think.
-    const double message = p.pp > 1 ? 3.0 * static_cast<double>(stream_bytes(layout)) : 0;
-    const double apart = said.allocated() - seen, rest = std::max(0.0, std::abs(apart) - message);
-    const double error = std::copysign(rest, apart) / seen;
+    const plan::Memory planned =
+        plan::espalier_memory(layout.shape, p, {at.pp, mesh.replica_of(at), at.tp},
+                              {layout.bucket_mb, layout.first_bucket_mb, layout.prefetch, false});
+    const double executed = static_cast<double>(peaks[static_cast<size_t>(rank)]);
+    // A pipeline message in flight stays allocated until the neighbour has received it, so the peak depends on timing.
+    const double message = p.pp > 1 ? 3.0 * static_cast<double>(stage_message_bytes(layout)) : 0;
+    const double difference = planned.allocated() - executed, rest = std::max(0.0, std::abs(difference) - message);
+    const double error = std::copysign(rest, difference) / executed;
     if (std::abs(error) > std::abs(result.worst)) result.worst = error;
-    result.text += fmt::format(" {:.0f}/{:.0f}", said.allocated(), seen);
+    result.text += fmt::format(" {:.0f}/{:.0f}", planned.allocated(), executed);
   }
   return result;
 }
 
-TEST(PlannedMemory, IsTheAllocatorsPeakWithinOnePercent) {
+TEST(PlannedMemory, PredictedPeakIsWithinOnePercentOfAllocatorPeak) {
   const std::vector<PlannedLayout> all = planned_layouts();
   ASSERT_GE(all.size(), 60u);
-  const char* only = std::getenv("ESPALIER_LAYOUT");  // one of them, by name
+  const char* only = std::getenv("ESPALIER_LAYOUT");  // if set: name of the only layout to test
   double sum = 0;
   for (size_t i = 0; i < all.size(); ++i) {
     const PlannedLayout& layout = all[i];
-    if (only ? layout.name != only : !long_tests() && i % 2 == 1) continue;  // all with ESPALIER_TEST_LONG
-    const Compared one = compare(layout);
+    // by default every second layout is tested; with ESPALIER_TEST_LONG all
+    if (only ? layout.name != only : !long_tests() && i % 2 == 1) continue;
+    const MemoryComparison one = compare(layout);
     sum += std::abs(one.worst);
-    EXPECT_LE(std::abs(one.worst), 0.01) << layout.name << ": said/seen by rank" << one.text;
+    EXPECT_LE(std::abs(one.worst), 0.01) << layout.name << ": planned/executed by rank" << one.text;
   }
   RecordProperty("layouts", static_cast<int>(all.size()));
   RecordProperty("mean_error", fmt::format("{:.5f}", sum / static_cast<double>(all.size())));

@@ -1,4 +1,4 @@
-// A gradient that is not finite on one rank: all skip the step, and all halve the scale alike.
+// If a gradient on one rank is not finite, all ranks must skip the step and halve the loss scale.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,8 +13,8 @@
 namespace esp::parity {
 namespace {
 
-// Rank `rank` finds an infinity in the gradient of `name` in step `step`, as backward leaves it.
-void poison(train::Engine& engine, std::string_view name, int64_t step, double value) {
+// At step `step`, writes `value` into the gradient of parameter `name`, as if backward had computed it.
+void inject_value(train::Engine& engine, std::string_view name, int64_t step, double value) {
   autograd::Weight& weight = engine.model().parameters().find(name).weight;
   weight.on_ready = [&engine, &weight, step, value, inner = weight.on_ready] {
     if (engine.num_steps() == step)
@@ -25,17 +25,18 @@ void poison(train::Engine& engine, std::string_view name, int64_t step, double v
 
 class Overflow : public testing::TestWithParam<const char*> {};
 
-TEST_P(Overflow, OnOneRankIsAgreedByAll) {
+TEST_P(Overflow, OverflowOnOneRankSkipsStepOnAllRanks) {
   for (const char* precision : {"fp16", "bf16"})
     for (const double value : {HUGE_VAL, std::nan("")}) {
-      Plan plan;
-      plan.ranks = 3;
-      plan.steps = 4;
-      plan.overrides = tiny({fmt::format("sync.method={}", GetParam()), fmt::format("train.precision={}", precision)});
-      plan.prepare = [&](int rank, train::Engine& engine) {
-        if (rank == 1) poison(engine, "blocks.1.mlp.up.weight", 2, value);
+      RunSpec spec;
+      spec.ranks = 3;
+      spec.steps = 4;
+      spec.overrides =
+          tiny_model({fmt::format("sync.method={}", GetParam()), fmt::format("train.precision={}", precision)});
+      spec.prepare = [&](int rank, train::Engine& engine) {
+        if (rank == 1) inject_value(engine, "blocks.1.mlp.up.weight", 2, value);
       };
-      const Seen seen = train_ranks(plan);  // every rank says the same of each step
+      const RunResult seen = train_ranks(spec);  // also checks that all ranks report the same steps
       const double first = std::string(precision) == "fp16" ? 65536 : 1;
       const double halved = std::string(precision) == "fp16" ? 32768 : 1;
       for (size_t i = 0; i < 4; ++i) {
@@ -48,68 +49,70 @@ TEST_P(Overflow, OnOneRankIsAgreedByAll) {
     }
 }
 
-std::vector<std::string> notes_of(Plan plan) {
+std::vector<std::string> collect_notes(RunSpec spec) {
   std::vector<std::string> notes;
   std::mutex mutex;
-  plan.noted = [&](const std::string& line) {
+  spec.on_note = [&](const std::string& line) {
     std::lock_guard lock(mutex);
     notes.push_back(line);
   };
-  train_ranks(plan);
+  train_ranks(spec);
   return notes;
 }
 
-TEST_P(Overflow, OfAGradientNamesTheUnitThatBackwardMetFirst) {
-  Plan plan;
-  plan.ranks = 2;
-  plan.overrides = tiny({fmt::format("sync.method={}", GetParam())});
-  plan.prepare = [](int rank, train::Engine& engine) {
+TEST_P(Overflow, ReportsFirstUnitInBackwardOrderForGradients) {
+  RunSpec spec;
+  spec.ranks = 2;
+  spec.overrides = tiny_model({fmt::format("sync.method={}", GetParam())});
+  spec.prepare = [](int rank, train::Engine& engine) {
     for (const char* name : {"blocks.0.mlp.up.weight", "blocks.1.mlp.up.weight"})
-      if (rank == 1) poison(engine, name, 1, HUGE_VAL);
+      if (rank == 1) inject_value(engine, name, 1, HUGE_VAL);
   };
-  const auto notes = notes_of(plan);
+  const auto notes = collect_notes(spec);
   ASSERT_EQ(notes.size(), 2u);
   for (const std::string& line : notes)
     EXPECT_EQ(line,
-              "step 2: gradients are not finite, in backward's order first in blocks.1, then in 1 more; it is skipped");
+              "step 2: gradients are not finite, first in blocks.1 (backward order), then in 1 more unit; the step is "
+              "skipped");
 }
 
-// A rate that leaves no number standing: every method's own way of bringing values together is looked through.
-TEST_P(Overflow, OfTheLossIsTracedToAUnit) {
-  Plan plan;
-  plan.ranks = 2;
-  plan.steps = 4;
-  plan.overrides = tiny({fmt::format("sync.method={}", GetParam()), "train.lr=1e30", "train.warmup=0"});
-  const auto notes = notes_of(plan);
-  ASSERT_EQ(notes.size(), 6u);  // of three steps, by two ranks
+// A huge learning rate makes every weight non-finite. The search for the unit must work however a method stores the
+// weights.
+TEST_P(Overflow, TracesNonFiniteLossToUnit) {
+  RunSpec spec;
+  spec.ranks = 2;
+  spec.steps = 4;
+  spec.overrides = tiny_model({fmt::format("sync.method={}", GetParam()), "train.lr=1e30", "train.warmup=0"});
+  const auto notes = collect_notes(spec);
+  ASSERT_EQ(notes.size(), 6u);  // three skipped steps, reported by two ranks
   int traced = 0;
   for (const std::string& line : notes)
     if (line.find("step 2: ") != 0) {
-      EXPECT_THAT(line, testing::HasSubstr(": the loss is not finite; it is skipped"));
+      EXPECT_THAT(line, testing::HasSubstr(": the loss is not finite; the step is skipped"));
     } else {
-      EXPECT_THAT(line, testing::ContainsRegex("(stem|blocks|head).* \\(rank [01]\\); it is skipped$"));
+      EXPECT_THAT(line, testing::ContainsRegex("(stem|blocks|head).* \\(rank [01]\\); the step is skipped$"));
       ++traced;
     }
-  EXPECT_EQ(traced, 2) << "the first is looked into, by both";
+  EXPECT_EQ(traced, 2) << "both ranks trace the first non-finite loss";
 }
 
-TEST(OverflowOfTheLoss, IsToldApartByValuesAndByWhatIsMadeOfThem) {
+TEST(LossOverflow, DistinguishesNonFiniteWeightsFromNonFiniteOutputs) {
   const struct {
     double value;
-    const char* says;
-  } rows[] = {{std::nan(""), "values of blocks.1 are not (rank 0)"},
-              {HUGE_VAL, "values of blocks.1 are not (rank 0)"},
-              {3e38, "blocks.1 is the first whose output is not, of values that are (rank 0)"}};
+    const char* message;
+  } rows[] = {{std::nan(""), "the parameters of blocks.1 are not finite (rank 0)"},
+              {HUGE_VAL, "the parameters of blocks.1 are not finite (rank 0)"},
+              {3e38, "blocks.1 is the first part with a non-finite output from finite parameters (rank 0)"}};
   for (const auto& row : rows) {
-    Plan plan;
-    plan.steps = 1;
-    plan.overrides = tiny({"model.dropout=0.1"});
-    plan.prepare = [&](int, train::Engine& engine) {
+    RunSpec spec;
+    spec.steps = 1;
+    spec.overrides = tiny_model({"model.dropout=0.1"});
+    spec.prepare = [&](int, train::Engine& engine) {
       const tensor::Tensor& value = engine.model().parameters().find("blocks.1.mlp.up.weight").weight.value;
       kernel::fill(value.data(), row.value, value.count(), value.dtype(), engine.context().stream);
     };
-    EXPECT_THAT(notes_of(plan),
-                testing::ElementsAre(fmt::format("step 1: the loss is not finite: {}; it is skipped", row.says)));
+    EXPECT_THAT(collect_notes(spec), testing::ElementsAre(fmt::format(
+                                         "step 1: the loss is not finite: {}; the step is skipped", row.message)));
   }
 }
 

@@ -1,5 +1,5 @@
-// The order of events in a step: what is launched while backward runs, and what is not done after the update. Events
-// are of one thread, so their order does not depend on how fast anything is.
+// Overlap of communication and computation: which collectives start during backward, and which must not run during the
+// optimizer step. One thread records all events, so their order does not depend on timing.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -19,53 +19,56 @@ bool carries_gradients(const CallRecord& call) {
   return call.count > kScalars && (call.op == Op::all_reduce || call.op == Op::reduce_scatter);
 }
 
-std::vector<obs::SpanRecord> named(const RankSeen& rank, std::string_view name) {
+std::vector<obs::SpanRecord> spans_named(const RankResult& rank, std::string_view name) {
   std::vector<obs::SpanRecord> found;
   for (const obs::SpanRecord& span : rank.spans)
     if (name == span.name) found.push_back(span);
   return found;
 }
 
-int num_within(const RankSeen& rank, const obs::SpanRecord& span, auto&& wanted) {
+int num_calls_during(const RankResult& rank, const obs::SpanRecord& span, auto&& selects) {
   int count = 0;
   for (const CallRecord& call : rank.calls.records)
-    if (wanted(call) && call.at_ns >= span.begin_ns && call.at_ns <= span.end_ns) ++count;
+    if (selects(call) && call.at_ns >= span.begin_ns && call.at_ns <= span.end_ns) ++count;
   return count;
 }
 
-// No bucket is launched before those ahead of it have arrived, which they can only do while backward runs.
-Seen run_in_turn(const char* method) {
-  Plan plan;
-  plan.ranks = 3;
-  plan.steps = 2;
-  plan.overrides = tiny({fmt::format("sync.method={}", method)});
-  plan.listen = [](int, CallLog& log) {
+// Before each bucket is launched, waits until the earlier buckets have completed. This is possible only if they
+// complete while backward runs.
+RunResult run_with_sequential_buckets(const char* method) {
+  RunSpec spec;
+  spec.ranks = 3;
+  spec.steps = 2;
+  spec.overrides = tiny_model({fmt::format("sync.method={}", method)});
+  spec.prepare_log = [](int, CallLog& log) {
     log.on_start = [](const CallRecord& call, const std::vector<Work>& earlier) {
       if (!carries_gradients(call)) return;
       for (const Work& work : earlier) work.wait(Deadline::after(60s));
     };
   };
-  return train_ranks(plan);
+  return train_ranks(spec);
 }
 
-TEST(Overlap, BucketsArriveWhileBackwardRuns) {
+TEST(Overlap, BucketsCompleteWhileBackwardRuns) {
   for (const char* method : {"allreduce", "zero1", "zero2", "zero3"}) {
-    const Seen seen = run_in_turn(method);
-    for (const RankSeen& rank : seen.ranks) {
-      const auto backward = named(rank, "backward");
+    const RunResult seen = run_with_sequential_buckets(method);
+    for (const RankResult& rank : seen.ranks) {
+      const auto backward = spans_named(rank, "backward");
       ASSERT_EQ(backward.size(), 2u) << method;
-      // At least two: the second found the first there.
-      for (const obs::SpanRecord& span : backward) EXPECT_GE(num_within(rank, span, carries_gradients), 2) << method;
+      // There are at least two launches, and the second waits for the first bucket. So the first bucket completed
+      // during backward.
+      for (const obs::SpanRecord& span : backward)
+        EXPECT_GE(num_calls_during(rank, span, carries_gradients), 2) << method;
     }
   }
 }
 
-// As drawn: the first collective that carries gradients begins, on its own row, before backward ends. The second waits
-// to be launched until it has ended, so that no clock decides.
-TEST(Overlap, IsDrawnInTheTrace) {
+// In the trace, the first gradient collective must begin before backward ends. The second launch waits for the first
+// collective, so the result does not depend on timing.
+TEST(Overlap, TraceShowsCollectiveDuringBackward) {
   for (const char* method : {"allreduce", "zero1", "zero2", "zero3"}) {
-    const Seen seen = run_in_turn(method);
-    for (const RankSeen& rank : seen.ranks) {
+    const RunResult seen = run_with_sequential_buckets(method);
+    for (const RankResult& rank : seen.ranks) {
       double backward_ends = 0, first_begins = 0;
       for (const Json& event : rank.trace.at("traceEvents")) {
         if (event.at("ph") != "X") continue;
@@ -82,33 +85,33 @@ TEST(Overlap, IsDrawnInTheTrace) {
   }
 }
 
-// With micro-batches gradients wait for the last.
-TEST(Overlap, NothingLeavesBeforeTheLastMicroBatch) {
-  Plan plan;
-  plan.ranks = 2;
-  plan.steps = 1;
-  plan.overrides = tiny({"sync.method=allreduce", "train.micro_batch=4"});
-  const Seen seen = train_ranks(plan);
-  for (const RankSeen& rank : seen.ranks) {
-    const auto backward = named(rank, "backward");
+// With local accumulation, gradients must be sent only in the last micro-batch.
+TEST(Overlap, SendsGradientsInTheLastMicroBatchOnly) {
+  RunSpec spec;
+  spec.ranks = 2;
+  spec.steps = 1;
+  spec.overrides = tiny_model({"sync.method=allreduce", "train.micro_batch=4"});
+  const RunResult seen = train_ranks(spec);
+  for (const RankResult& rank : seen.ranks) {
+    const auto backward = spans_named(rank, "backward");
     ASSERT_EQ(backward.size(), 3u);
-    EXPECT_EQ(num_within(rank, backward[0], carries_gradients), 0);
-    EXPECT_EQ(num_within(rank, backward[1], carries_gradients), 0);
-    EXPECT_GT(num_within(rank, backward[2], carries_gradients), 0);
+    EXPECT_EQ(num_calls_during(rank, backward[0], carries_gradients), 0);
+    EXPECT_EQ(num_calls_during(rank, backward[1], carries_gradients), 0);
+    EXPECT_GT(num_calls_during(rank, backward[2], carries_gradients), 0);
   }
 }
 
-TEST(Overlap, Stage3GathersNothingAfterTheStep) {
+TEST(Overlap, Zero3GathersNothingDuringTheOptimizerStep) {
   for (const char* method : {"zero2", "zero3"}) {
-    Plan plan;
-    plan.ranks = 2;
-    plan.steps = 3;
-    plan.overrides = tiny({fmt::format("sync.method={}", method)});
-    const Seen seen = train_ranks(plan);
-    for (const RankSeen& rank : seen.ranks) {
+    RunSpec spec;
+    spec.ranks = 2;
+    spec.steps = 3;
+    spec.overrides = tiny_model({fmt::format("sync.method={}", method)});
+    const RunResult seen = train_ranks(spec);
+    for (const RankResult& rank : seen.ranks) {
       int gathers = 0;
-      for (const obs::SpanRecord& span : named(rank, "optimizer"))
-        gathers += num_within(
+      for (const obs::SpanRecord& span : spans_named(rank, "optimizer"))
+        gathers += num_calls_during(
             rank, span, [](const CallRecord& call) { return call.op == Op::all_gather && call.count > kScalars; });
       EXPECT_EQ(gathers > 0, std::string(method) == "zero2") << method;
     }

@@ -1,5 +1,5 @@
-// What the tensor axis sends, counted: per layer and micro-batch 4 all-reduces and 8(t−1)/t·bsh·e bytes, with the
-// stream's rows divided or not; and what a layer keeps, which then falls as 1/t.
+// Traffic of tensor parallelism: 4 all-reduces and 8(t−1)/t·bsh·e bytes per rank, layer and micro-batch, with and
+// without sequence parallelism. Activation memory per layer must scale as 1/t with sequence parallelism.
 #include <gtest/gtest.h>
 
 #include "tests/parity/tensor_runs.h"
@@ -11,130 +11,133 @@ using comm::Op;
 
 constexpr int64_t kBatch = 2, kTokens = 24, kDim = 48;
 
-TensorPlan plan_of(int tp, int64_t layers, bool sequence) {
-  TensorPlan plan;
-  plan.config = model::default_config("gpt");
-  plan.config.layers = layers;
-  plan.config.heads = 12;
-  plan.config.dim = kDim;
-  plan.config.vocab = 48;
-  plan.config.seq_len = kTokens;
-  plan.tp = tp;
-  plan.sequence = sequence;
-  plan.batch = kBatch;
-  plan.tokens = kTokens;
-  plan.piece_bytes = int64_t{1} << 20;
-  plan.rings = true;
-  return plan;
+TensorRunSpec spec_of(int tp, int64_t layers, bool sequence) {
+  TensorRunSpec spec;
+  spec.config = model::default_config("gpt");
+  spec.config.layers = layers;
+  spec.config.heads = 12;
+  spec.config.dim = kDim;
+  spec.config.vocab = 48;
+  spec.config.seq_len = kTokens;
+  spec.tp = tp;
+  spec.sequence = sequence;
+  spec.batch = kBatch;
+  spec.tokens = kTokens;
+  spec.piece_bytes = int64_t{1} << 20;
+  spec.rings = true;
+  return spec;
 }
 
-struct Sent {
+struct SentTotals {
   uint64_t bytes = 0;
   std::map<Op, uint64_t> calls;
 };
 
-// By all ranks.
-Sent sent(const TensorPlan& plan) {
-  Sent all;
-  const auto ranks = run_tensor(plan);
-  for (const TensorSeen& rank : ranks)
+// Bytes and calls, summed over all ranks.
+SentTotals sent_totals(const TensorRunSpec& spec) {
+  SentTotals all;
+  const auto ranks = run_tensor_parallel(spec);
+  for (const TensorRankResult& rank : ranks)
     for (const comm::CallStats& one : rank.stats) all.bytes += one.bytes_sent;
   for (const comm::CallStats& one : ranks[0].stats) all.calls[one.op] += one.calls;
   return all;
 }
 
-// Of one layer: three have twice as many more than one as two have.
-struct PerLayer {
+// Traffic of one layer, measured as half of the difference between three layers and one.
+struct LayerTraffic {
   int64_t bytes;
   std::map<Op, int64_t> calls;
 };
-PerLayer per_layer(TensorPlan plan) {
-  plan.config.layers = 1;
-  const Sent one = sent(plan);
-  plan.config.layers = 3;
-  const Sent three = sent(plan);
-  PerLayer layer{(static_cast<int64_t>(three.bytes) - static_cast<int64_t>(one.bytes)) / 2, {}};
+LayerTraffic layer_traffic(TensorRunSpec spec) {
+  spec.config.layers = 1;
+  const SentTotals one = sent_totals(spec);
+  spec.config.layers = 3;
+  const SentTotals three = sent_totals(spec);
+  LayerTraffic layer{(static_cast<int64_t>(three.bytes) - static_cast<int64_t>(one.bytes)) / 2, {}};
   for (const auto& [op, calls] : three.calls)
     layer.calls[op] = (static_cast<int64_t>(calls) - static_cast<int64_t>(one.calls.at(op))) / 2;
   return layer;
 }
 
-constexpr int64_t kStream = kBatch * kTokens * kDim * 8;  // bsh·e in fp64
-// What sequence parallelism adds to one layer and step, not to a micro-batch: the parts of 4 norms' vectors and 2
-// biases, summed.
-int64_t partial_bytes(int tp) {
+constexpr int64_t kStream = kBatch * kTokens * kDim * 8;  // bytes of the residual stream in fp64: bsh·e
+// Bytes that sequence parallelism adds per layer and step, not per micro-batch: partial gradients of 4 norm vectors and
+// 2 biases, summed over the ranks.
+int64_t partial_gradient_bytes(int tp) {
   return 2 * (tp - 1) * 6 * kDim * 8;
 }
 
-TEST(TensorBytes, ALayerHasFourAllReducesOfTheStream) {
+TEST(TensorParallelVolume, LayerSendsFourAllReducesOfTheResidualStream) {
   for (const int tp : {2, 3, 4}) {
-    const PerLayer layer = per_layer(plan_of(tp, 1, false));
-    EXPECT_EQ(layer.bytes, 8 * (tp - 1) * kStream) << tp;  // of all t ranks: each sends 8(t−1)/t
+    const LayerTraffic layer = layer_traffic(spec_of(tp, 1, false));
+    EXPECT_EQ(layer.bytes, 8 * (tp - 1) * kStream) << tp;  // sum over the t ranks; each of them sends 8(t−1)/t · bsh·e
     EXPECT_EQ(layer.calls.at(Op::all_reduce), 4) << tp;
     for (const auto& [op, calls] : layer.calls) EXPECT_EQ(calls, op == Op::all_reduce ? 4 : 0) << name_of(op);
   }
 }
 
-TEST(TensorBytes, DividedRowsSendTheSame) {
+TEST(TensorParallelVolume, SequenceParallelismSendsTheSameBytes) {
   for (const int tp : {2, 3, 4}) {
-    TensorPlan plan = plan_of(tp, 1, true);
-    plan.keep_gathered = true;
-    const PerLayer layer = per_layer(plan);
-    EXPECT_EQ(layer.bytes, 8 * (tp - 1) * kStream + partial_bytes(tp)) << tp;
+    TensorRunSpec spec = spec_of(tp, 1, true);
+    spec.keep_gathered = true;
+    const LayerTraffic layer = layer_traffic(spec);
+    EXPECT_EQ(layer.bytes, 8 * (tp - 1) * kStream + partial_gradient_bytes(tp)) << tp;
     EXPECT_EQ(layer.calls.at(Op::all_gather), 4) << tp;
     EXPECT_EQ(layer.calls.at(Op::reduce_scatter), 4) << tp;
     EXPECT_EQ(layer.calls.at(Op::all_reduce), 1) << tp;
   }
 }
 
-TEST(TensorBytes, GatheringAgainCostsOneGatherForEachOfTwoProducts) {
-  const PerLayer layer = per_layer(plan_of(2, 1, true));
-  EXPECT_EQ(layer.bytes, (8 + 2) * kStream + partial_bytes(2));
+TEST(TensorParallelVolume, RepeatedGatherAddsOneAllGatherForEachOfTwoGemms) {
+  const LayerTraffic layer = layer_traffic(spec_of(2, 1, true));
+  EXPECT_EQ(layer.bytes, (8 + 2) * kStream + partial_gradient_bytes(2));
   EXPECT_EQ(layer.calls.at(Op::all_gather), 6);
 }
 
-// Pieces are more calls, not more bytes.
-TEST(TensorBytes, OverlapSendsTheSame) {
+// Overlap splits a collective into several calls, which send the same bytes in total.
+TEST(TensorParallelVolume, OverlapSendsTheSameBytes) {
   for (const bool sequence : {false, true}) {
-    TensorPlan whole = plan_of(2, 1, sequence), pieces = whole;
+    TensorRunSpec whole = spec_of(2, 1, sequence), pieces = whole;
     pieces.piece_bytes = 4096;
     whole.overlap = false;
-    const PerLayer a = per_layer(whole), b = per_layer(pieces);
+    const LayerTraffic a = layer_traffic(whole), b = layer_traffic(pieces);
     EXPECT_EQ(a.bytes, b.bytes);
     EXPECT_GT(b.calls.at(sequence ? Op::reduce_scatter : Op::all_reduce),
               a.calls.at(sequence ? Op::reduce_scatter : Op::all_reduce));
   }
 }
 
-// The cross entropy of V classes sends 3 numbers a token instead of V, and the gradient of its input.
-TEST(TensorBytes, TheHeadSendsThreeNumbersAToken) {
+// The vocabulary-parallel cross entropy sends only 3 numbers per token instead of V logits, and the gradient of its
+// input.
+TEST(TensorParallelVolume, VocabularyParallelHeadSendsThreeNumbersPerToken) {
   for (const int64_t vocab : {48, 480}) {
-    TensorPlan plan = plan_of(2, 1, false);
-    plan.config.vocab = vocab;
-    const int64_t rest = per_layer(plan).bytes;  // the one layer
-    plan.config.layers = 1;
+    TensorRunSpec spec = spec_of(2, 1, false);
+    spec.config.vocab = vocab;
+    const int64_t rest = layer_traffic(spec).bytes;  // traffic of the model's only layer
+    spec.config.layers = 1;
     const int64_t tokens = kBatch * kTokens;
-    // By both ranks: the embedding's sum, the head's gradient, 3 numbers.
-    EXPECT_EQ(static_cast<int64_t>(sent(plan).bytes) - rest, 2 * (2 * kStream + 3 * tokens * 8)) << vocab;
+    // Rest of the traffic, for both ranks: the embedding's all-reduce, the gradient of the head's input, and 3 numbers
+    // per token.
+    EXPECT_EQ(static_cast<int64_t>(sent_totals(spec).bytes) - rest, 2 * (2 * kStream + 3 * tokens * 8)) << vocab;
   }
 }
 
-// Peak activations of blocks beyond the first, which is all a layer keeps.
-int64_t kept(int tp, bool sequence) {
-  TensorPlan plan = plan_of(tp, 2, sequence);
-  plan.config.dropout = 0.1;
-  plan.batch = 8;
-  const auto two = run_tensor(plan)[0].peak_activations;
-  plan.config.layers = 6;
-  return static_cast<int64_t>(run_tensor(plan)[0].peak_activations - two) / 4;
+// Activation bytes of one layer: the peak with 6 layers minus the peak with 2, divided by 4.
+int64_t kept_per_layer(int tp, bool sequence) {
+  TensorRunSpec spec = spec_of(tp, 2, sequence);
+  spec.config.dropout = 0.1;
+  spec.batch = 8;
+  const auto two = run_tensor_parallel(spec)[0].peak_activations;
+  spec.config.layers = 6;
+  return static_cast<int64_t>(run_tensor_parallel(spec)[0].peak_activations - two) / 4;
 }
 
-TEST(TensorMemory, WhatALayerKeepsFallsAsOneOverTWithDividedRows) {
-  const int64_t one = kept(1, false);
+TEST(TensorParallelMemory, ActivationsPerLayerScaleAsOneOverTWithSequenceParallelism) {
+  const int64_t one = kept_per_layer(1, false);
   for (const int tp : {2, 3, 4}) {
-    EXPECT_NEAR(static_cast<double>(kept(tp, true)) * tp / static_cast<double>(one), 1, 0.01) << tp;
-    // Whole rows of the stream stay on every rank: the inputs of norms and products, and dropout's outputs.
-    EXPECT_GT(static_cast<double>(kept(tp, false)) * tp / static_cast<double>(one), 1.2) << tp;
+    EXPECT_NEAR(static_cast<double>(kept_per_layer(tp, true)) * tp / static_cast<double>(one), 1, 0.01) << tp;
+    // Without sequence parallelism every rank keeps the whole residual stream: inputs of norms and GEMMs, and outputs
+    // of dropout.
+    EXPECT_GT(static_cast<double>(kept_per_layer(tp, false)) * tp / static_cast<double>(one), 1.2) << tp;
   }
 }
 

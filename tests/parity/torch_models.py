@@ -1,7 +1,7 @@
-"""Our models written with PyTorch's own operations and layers.
+"""The Espalier models, implemented with PyTorch operations and layers.
 
-Each is a torch.nn.Module with `ours()`: our parameter names, each with a function from the module to the tensor of the
-same layout as ours (a view, or a transposed one), applied to values and to gradients alike.
+Each model is a torch.nn.Module. `espalier_parameters()` maps Espalier parameter names to functions that return a tensor
+in the Espalier layout (a view, possibly transposed). The functions apply to values and to gradients.
 """
 import math
 
@@ -14,15 +14,15 @@ def value(p):
     return p
 
 
-def turned(p):
+def transposed(p):
     return p.t()
 
 
 class Names(dict):
-    """our name -> (parameter, how to lay it out, rows of it)"""
+    """Espalier name -> (parameter, layout function, slice of its rows; None: all rows)."""
 
     def linear(self, name, layer):
-        self[name + ".weight"] = (layer.weight, turned, None)
+        self[name + ".weight"] = (layer.weight, transposed, None)
         if layer.bias is not None:
             self[name + ".bias"] = (layer.bias, value, None)
 
@@ -35,7 +35,7 @@ class Names(dict):
             self[name + ".bias"] = (layer.bias, value, None)
 
     def packed(self, name, weight, bias, rows=None):
-        self[name + ".weight"] = (weight, turned, rows)
+        self[name + ".weight"] = (weight, transposed, rows)
         self[name + ".bias"] = (bias, value, rows)
 
     def tensor(self, name, gradient=False):
@@ -45,7 +45,7 @@ class Names(dict):
 
 
 def attend(q, k, v, heads, mask):
-    """q [B, Tq, C] over k, v [B, Tk, Ckv]; mask is added to the scores."""
+    """Grouped-query attention of q [B, Tq, C] to k, v [B, Tk, Ckv]; mask is added to the scores."""
     def split(x, n):
         return x.view(x.shape[0], x.shape[1], n, -1).transpose(1, 2)
     head_dim = q.shape[-1] // heads
@@ -63,7 +63,8 @@ def causal_mask(T, dtype):
 
 
 class Kink:
-    """ReLU, and how near an argument came to where its slope jumps: nearer than rounding, two programs may part there."""
+    """ReLU that also records the smallest |argument|. If an argument is 0 within rounding, the gradients of two programs may
+    differ."""
     nearest = float("inf")
 
     @classmethod
@@ -72,7 +73,7 @@ class Kink:
         return F.relu(x)
 
 
-def gelu(x):  # GPT-2's
+def gelu(x):  # tanh approximation, as in GPT-2
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
 
 
@@ -97,16 +98,16 @@ class Gpt(nn.Module):
             x = x + b["down"](gelu(b["up"](b["ln2"](x))))
         return self.ln(x) @ self.wte.weight.t()
 
-    def ours(self):
+    def espalier_parameters(self):
         names = Names()
         names.table("embedding", self.wte)
         names.table("positions", self.wpe)
         for i, b in enumerate(self.blocks):
-            for ours, layer in (("norm1", "ln1"), ("norm2", "ln2")):
-                names.norm(f"blocks.{i}.{ours}", b[layer])
-            for ours, layer in (("attention.qkv", "qkv"), ("attention.out", "out"), ("mlp.up", "up"),
+            for name, layer in (("norm1", "ln1"), ("norm2", "ln2")):
+                names.norm(f"blocks.{i}.{name}", b[layer])
+            for name, layer in (("attention.qkv", "qkv"), ("attention.out", "out"), ("mlp.up", "up"),
                                 ("mlp.down", "down")):
-                names.linear(f"blocks.{i}.{ours}", b[layer])
+                names.linear(f"blocks.{i}.{name}", b[layer])
         names.norm("norm", self.ln)
         return names
 
@@ -121,39 +122,39 @@ class RmsNorm(nn.Module):
 
 
 def rotary_angles(c, T, D):
-    """[T, D/2] angles, and what queries and keys are multiplied with, from the papers: Su et al. 2021; position
-    interpolation, Chen et al. 2023; YaRN, Peng et al. 2023, sections 3.2 to 3.4; Llama 3.1's released model code."""
+    """RoPE angles [T, D/2] and the scale of queries and keys. Sources: RoPE, Su et al. 2021; position interpolation,
+    Chen et al. 2023; YaRN, Peng et al. 2023, sections 3.2 to 3.4; the published model code of Llama 3.1."""
     theta, kind, s = c.get("rope_theta", 10000.0), c.get("rope_scaling"), c.get("rope_factor", 1.0)
     position, L = torch.arange(T, dtype=torch.float64), c.get("rope_original_seq_len")
-    waves = [2 * math.pi * theta ** (2 * d / D) for d in range(D // 2)]  # tokens in a turn
-    grown = 1.0
-    if kind == "linear":  # positions shrink, the angles with them
+    wavelengths = [2 * math.pi * theta ** (2 * d / D) for d in range(D // 2)]  # of each rotary pair, in tokens
+    scale = 1.0
+    if kind == "linear":  # position interpolation
         position = position / s
     elif kind == "llama3":
         low, high = 1.0, 4.0
-        for d, wave in enumerate(waves):
-            if wave > L / low:
-                waves[d] = wave * s
-            elif wave > L / high:
-                smooth = (L / wave - low) / (high - low)
-                waves[d] = 1 / ((1 - smooth) / (s * wave) + smooth / wave)
+        for d, wavelength in enumerate(wavelengths):
+            if wavelength > L / low:
+                wavelengths[d] = wavelength * s
+            elif wavelength > L / high:
+                smooth = (L / wavelength - low) / (high - low)
+                wavelengths[d] = 1 / ((1 - smooth) / (s * wavelength) + smooth / wavelength)
     elif kind == "yarn":
-        # The pair that turns `turns` times in L tokens, rounded away from the ramp between as the authors' code does.
+        # Index of the pair that makes `turns` rotations in L tokens; rounded as in the code of the paper's authors.
         pair = lambda turns: D * math.log(L / (2 * math.pi * turns)) / (2 * math.log(theta))
         begin, end = max(math.floor(pair(32)), 0), min(math.ceil(pair(1)), D - 1)
-        for d, wave in enumerate(waves):
+        for d, wavelength in enumerate(wavelengths):
             gamma = 1 - min(max((d - begin) / (end - begin), 0), 1)
-            waves[d] = 1 / ((1 - gamma) / (s * wave) + gamma / wave)
-        grown = 0.1 * math.log(s) + 1
-    return position[:, None] * (2 * math.pi / torch.tensor(waves, dtype=torch.float64)), grown
+            wavelengths[d] = 1 / ((1 - gamma) / (s * wavelength) + gamma / wavelength)
+        scale = 0.1 * math.log(s) + 1
+    return position[:, None] * (2 * math.pi / torch.tensor(wavelengths, dtype=torch.float64)), scale
 
 
 def rotate(x, heads, c):
-    """Pairs (d, d + D/2) of each head turn by the angle of their position."""
+    """Rotates the pairs (d, d + D/2) of each head by the angle of their position."""
     B, T, C = x.shape
     D = C // heads
-    angle, grown = rotary_angles(c, T, D)
-    cos, sin = (grown * part.to(x.dtype)[:, None] for part in (angle.cos(), angle.sin()))
+    angle, scale = rotary_angles(c, T, D)
+    cos, sin = (scale * part.to(x.dtype)[:, None] for part in (angle.cos(), angle.sin()))
     a, b = x.view(B, T, heads, D).chunk(2, -1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), -1).view(B, T, C)
 
@@ -181,15 +182,15 @@ class Llama(nn.Module):
             x = x + b["down"](F.silu(gate) * up)
         return self.head(self.norm(x))
 
-    def ours(self):
+    def espalier_parameters(self):
         names = Names()
         names.table("embedding", self.embed)
         for i, b in enumerate(self.blocks):
             names.norm(f"blocks.{i}.norm1", b["n1"])
             names.norm(f"blocks.{i}.norm2", b["n2"])
-            for ours, layer in (("attention.qkv", "qkv"), ("attention.out", "out"), ("mlp.gate_up", "gate_up"),
+            for name, layer in (("attention.qkv", "qkv"), ("attention.out", "out"), ("mlp.gate_up", "gate_up"),
                                 ("mlp.down", "down")):
-                names.linear(f"blocks.{i}.{ours}", b[layer])
+                names.linear(f"blocks.{i}.{name}", b[layer])
         names.norm("norm", self.norm)
         names.table("head", self.head)
         return names
@@ -205,7 +206,7 @@ def encoder_layer(names, prefix, layer):
 
 
 class Bert(nn.Module):
-    """Masked tokens, or classes with or without a pooler, on torch's own post-norm encoder layers."""
+    """Masked language model, or classifier with or without a pooler, on torch's post-norm encoder layers."""
 
     def __init__(self, c):
         super().__init__()
@@ -240,7 +241,7 @@ class Bert(nn.Module):
             return self.classifier(torch.tanh(self.pooler(first)) if self.pooler else first)
         return self.transform_norm(F.gelu(self.transform(x))) @ self.words.weight.t() + self.bias
 
-    def ours(self):
+    def espalier_parameters(self):
         names = Names()
         names.table("embedding", self.words)
         names.table("positions", self.places)
@@ -253,7 +254,7 @@ class Bert(nn.Module):
         if self.pooler:
             names.linear("pooler", self.pooler)
         if self.classifier:
-            names.norm("classifier", self.classifier)  # stored [classes, in] by both
+            names.norm("classifier", self.classifier)  # both programs store it as [classes, in]
         else:
             names.linear("transform", self.transform)
             names.norm("transform_norm", self.transform_norm)
@@ -262,7 +263,7 @@ class Bert(nn.Module):
 
 
 class EncoderDecoder(nn.Module):
-    """torch's own pre-norm encoder and decoder layers, one table of tokens."""
+    """torch's pre-norm encoder and decoder layers with one shared token embedding."""
 
     def __init__(self, c):
         super().__init__()
@@ -291,7 +292,7 @@ class EncoderDecoder(nn.Module):
             y = layer(y, memory, tgt_mask=mask, memory_key_padding_mask=padding)
         return self.norm(y) @ self.tokens.weight.t()
 
-    def ours(self):
+    def espalier_parameters(self):
         names, L, C = Names(), self.c["layers"], self.c["dim"]
         names.table("embedding", self.tokens)
         names.table("positions", self.places)

@@ -1,6 +1,7 @@
-"""Our models against PyTorch's: same weights and batch; logits, loss, every gradient, and the losses of 20 AdamW steps.
+"""Compares Espalier models with PyTorch models that have the same weights and batch: logits, loss, all gradients, and the
+losses of 20 AdamW steps.
 
-fp32 agrees to 1e-4 (relative L2 per tensor); fp64, which tells a fault from rounding, to 1e-9.
+Tolerance (relative L2 per tensor): 1e-4 in fp32; 1e-9 in fp64, which separates errors from rounding.
 """
 import json
 import os
@@ -23,14 +24,14 @@ STEPS, LR, DECAY = 20, 1e-3, 0.01
 B, T = 3, 21
 
 
-def apart(a, b):
+def relative_error(a, b):
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     size = np.linalg.norm(b)
     return np.linalg.norm(a - b) / (size if size > 0 else 1)
 
 
 class Case(unittest.TestCase):
-    """A subclass says which model and shape."""
+    """Base class: a subclass sets the model and its shape."""
     config, module = None, None
 
     @classmethod
@@ -58,7 +59,7 @@ class Case(unittest.TestCase):
     def make_module(self, dtype):
         torch.manual_seed(1)
         model = getattr(torch_models, self.module)(self.config).to(dtype)
-        with torch.no_grad():  # away from the beginning: every bias and norm counts
+        with torch.no_grad():  # random values, so that an error in any bias or norm is detected
             for p in model.parameters():
                 spread = torch.randn(p.shape, dtype=torch.float64) * (0.08 if p.dim() > 1 else 0.1)
                 p.copy_(spread + (1 if p.dim() == 1 and p.mean() > 0.5 else 0))
@@ -68,7 +69,7 @@ class Case(unittest.TestCase):
         logits = model(batch)
         return F.cross_entropy(logits.flatten(0, -2), batch["targets"].flatten().long(), ignore_index=-1), logits
 
-    def run_ours(self, folder, names, batch, dtype):
+    def run_espalier(self, folder, names, batch, dtype):
         spec = {"dtype": dtype, "model": self.config, "steps": STEPS, "lr": LR, "weight_decay": DECAY,
                 "tensors": {name: list(x.shape) for name, x in batch.items()}}
         (folder / "case.json").write_text(json.dumps(spec))
@@ -82,20 +83,20 @@ class Case(unittest.TestCase):
     def compare(self, dtype, tolerance):
         kind = np.float64 if dtype == "f64" else np.float32
         model = self.make_module(torch.float64 if dtype == "f64" else torch.float32)
-        names, arrays = model.ours(), self.make_batch(self.config)
+        names, arrays = model.espalier_parameters(), self.make_batch(self.config)
         batch = {name: torch.from_numpy(x).long() for name, x in arrays.items()}
         with tempfile.TemporaryDirectory() as place:
             folder = pathlib.Path(place)
-            result = self.run_ours(folder, names, arrays, dtype)
+            result = self.run_espalier(folder, names, arrays, dtype)
             read = lambda name, like: np.fromfile(folder / name, kind).reshape(like.shape)
             self.assertEqual(result["parameters"], sum(p.numel() for p in model.parameters()))
             loss, logits = self.loss(model, batch)
             loss.backward()
-            worst = {"logits": apart(read("logits", logits), logits.detach().numpy()),
+            worst = {"logits": relative_error(read("logits", logits), logits.detach().numpy()),
                      "loss": abs(result["loss"] / loss.item() - 1)}
             for name in names:
                 gradient = names.tensor(name, gradient=True)
-                worst["grad." + name] = apart(read(f"grad.{name}", gradient), gradient.numpy())
+                worst["grad." + name] = relative_error(read(f"grad.{name}", gradient), gradient.numpy())
         optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=DECAY)
         curve, kinks = [], []
         for _ in range(STEPS):
@@ -106,20 +107,20 @@ class Case(unittest.TestCase):
             optimizer.step()
             curve.append(loss.item())
             kinks.append(torch_models.Kink.nearest)
-        # A gradient taken with an argument of ReLU within rounding of 0 may be either side's; losses count until then.
+        # Near the kink of ReLU the gradient is ambiguous within rounding, so losses are compared up to that step only.
         known = 1 + next((i for i, kink in enumerate(kinks) if kink < 8 * np.finfo(kind).eps), STEPS)
-        self.assertLess(curve[-1], 0.9 * curve[0])  # it learns, so the curve says something
-        apart_by = [abs(a / b - 1) for a, b in zip(result["curve"], curve, strict=True)]
-        worst["curve"] = max(apart_by[:known])
+        self.assertLess(curve[-1], 0.9 * curve[0])  # the loss falls, so the comparison of the curves is meaningful
+        curve_errors = [abs(a / b - 1) for a, b in zip(result["curve"], curve, strict=True)]
+        worst["curve"] = max(curve_errors[:known])
         most = max(worst, key=worst.get)
-        print(f"{self.module} {dtype}: worst {worst[most]:.1e} ({most}), curve {worst['curve']:.1e} of {min(known, STEPS)} steps")
+        print(f"{self.module} {dtype}: largest error {worst[most]:.1e} ({most}), losses {worst['curve']:.1e} over {min(known, STEPS)} steps")
         for what, distance in worst.items():
             self.assertLess(distance, tolerance, what)
 
-    def test_fp64(self):
+    def test_fp64_equals_pytorch(self):
         self.compare("f64", 1e-9)
 
-    def test_fp32(self):
+    def test_fp32_equals_pytorch(self):
         self.compare("f32", 1e-4)
 
 
@@ -138,7 +139,7 @@ class LlamaLinear(Case):
     config = dict(Llama.config, heads=4, kv_heads=2, rope_scaling="linear", rope_factor=2.5)
 
 
-# Heads of 24, so that some of their 12 pairs lie before, on and behind the ramp.
+# Head dimension 24: some of the 12 rotary pairs lie below the YaRN ramp, some on it, and some above it.
 class LlamaYarn(Case):
     module = "Llama"
     config = dict(Llama.config, heads=2, kv_heads=1, rope_scaling="yarn", rope_factor=4.0, rope_original_seq_len=512)
@@ -173,12 +174,12 @@ class EncoderDecoder(Case):
 
 
 class EncoderDecoderSmooth(Case):
-    """With no slope that jumps: all steps of the curve count."""
+    """Uses an activation without kinks, so that the losses of all steps can be compared."""
     module = "EncoderDecoder"
     config = dict(EncoderDecoder.config, activation="gelu_erf")
 
 
-del Case  # or unittest would run it, too
+del Case  # otherwise unittest would run the base class too
 
 if __name__ == "__main__":
     unittest.main()

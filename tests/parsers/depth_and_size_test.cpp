@@ -1,8 +1,9 @@
-// Every parser of the product: inputs nested a million levels deep on a stack of 64 KiB, and inputs of a million items.
-// A parser that takes quadratic time needs hours for the latter, and the test's time limit ends it. What each took is
-// printed; PARSER_ITEMS is another number of items.
+// Tests every parser with inputs nested a million levels deep, on a stack of 64 KiB, and with inputs of a million
+// items. The test prints the times. With ESPALIER_TEST_LONG=1 it also requires that they are linear in the number of
+// items. The environment variable PARSER_ITEMS sets another number of items.
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
@@ -26,16 +27,30 @@ size_t num_items() {
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr size_t kStackBytes = size_t{512} << 10;  // frames with red zones
+constexpr bool kSanitized = true;
+constexpr size_t kStackBytes = size_t{512} << 10;  // with sanitizers functions need larger stack frames (red zones)
 #else
+constexpr bool kSanitized = false;
 constexpr size_t kStackBytes = size_t{64} << 10;
 #endif
+
+// Limit on the CPU time of an input with ten times as many items: kMaxGrowth times the time, plus kSlack_s. A linear
+// parser takes 10 to 36 times as long, because the larger input does not fit into the caches; a quadratic one 100
+// times.
+constexpr double kMaxGrowth = 40, kSlack_s = 0.05;
+constexpr int kTrials = 3;  // the shortest time counts
+constexpr double kMaxSafetensors_s = 1;
+
+bool measures_time() {
+  const char* given = std::getenv("ESPALIER_TEST_LONG");
+  return !kSanitized && given && std::string_view(given) == "1";
+}
 
 struct Call {
   const Parser* parser;
   std::string_view input;
-  std::string message = {};  // of the error; empty: accepted
-  double seconds = 0;        // of the thread
+  std::string message = {};  // error message of the parser; empty: it accepted the input
+  double seconds = 0;        // CPU time of the parsing thread
 };
 
 void* parse_in_thread(void* argument) {
@@ -91,7 +106,7 @@ constexpr Nesting kNestings[] = {{"[", "", "]"},
 
 class Depth : public testing::TestWithParam<Parser> {};
 
-TEST_P(Depth, DoesNotOverflowASmallStack) {
+TEST_P(Depth, DeepInputDoesNotOverflowSmallStack) {
   const Parser& parser = GetParam();
   std::vector<std::string_view> prefixes = parser.prefixes;
   for (const std::string_view prefix : {"", "a = ", "["}) prefixes.push_back(prefix);
@@ -105,6 +120,23 @@ TEST_P(Depth, DoesNotOverflowASmallStack) {
 
 class Size : public testing::TestWithParam<Parser> {};
 
+double shortest_time(const Parser& parser, std::string_view input) {
+  double shortest = parse_on_small_stack(parser, input).seconds;
+  for (int i = 1; i < kTrials; ++i) shortest = std::min(shortest, parse_on_small_stack(parser, input).seconds);
+  return shortest;
+}
+
+void expect_linear_time(const Parser& parser, const Parser::Large& large) {
+  const double small_s = shortest_time(parser, large.make(num_items() / 10));
+  const double large_s = shortest_time(parser, large.make(num_items()));
+  fmt::print("| {} | {} | a tenth of the items {:.3f} s | all {:.3f} s |\n", parser.target, large.what, small_s,
+             large_s);
+  EXPECT_LE(large_s, kMaxGrowth * small_s + kSlack_s);
+  if (parser.target == "safetensors") {
+    EXPECT_LE(large_s, kMaxSafetensors_s);
+  }
+}
+
 TEST_P(Size, ParsesAMillionItems) {
   const Parser& parser = GetParam();
   for (const Parser::Large& large : parser.large) {
@@ -117,6 +149,7 @@ TEST_P(Size, ParsesAMillionItems) {
       EXPECT_EQ(message, "");
     else
       EXPECT_NE(message.find(large.limit), std::string::npos) << message.substr(0, 200);
+    if (measures_time()) expect_linear_time(parser, large);
   }
 }
 

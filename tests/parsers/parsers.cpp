@@ -1,5 +1,6 @@
 #include "tests/parsers/parsers.h"
 
+#include <bit>
 #include <cstring>
 #include <functional>
 
@@ -12,13 +13,13 @@
 #include "esp/capi/handles.h"
 #include "esp/ckpt/hf_folder.h"
 #include "esp/ckpt/manifest.h"
-#include "esp/ckpt/part.h"
+#include "esp/ckpt/partial_manifest.h"
 #include "esp/ckpt/safetensors.h"
 #include "esp/comm/schedule_file.h"
 #include "esp/dash/http_request.h"
 #include "esp/dash/series.h"
 #include "esp/dash/trace.h"
-#include "esp/data/content.h"
+#include "esp/data/content_type.h"
 #include "esp/data/records.h"
 #include "esp/data/token_file.h"
 #include "esp/data/tokenizer/bpe_files.h"
@@ -26,14 +27,15 @@
 #include "esp/data/tokenizer/tokenizer_json.h"
 #include "esp/data/tokenizer/wordpiece.h"
 #include "esp/launch/control.h"
+#include "esp/launch/elastic_rendezvous.h"
 #include "esp/launch/environment.h"
-#include "esp/launch/lobby.h"
 #include "esp/model/hf_config.h"
 #include "esp/net/address.h"
 #include "esp/net/handshake.h"
 #include "esp/net/store/frames.h"
 #include "esp/net/store/messages.h"
 #include "esp/net/tcp/frame.h"
+#include "esp/obs/flight_format.h"
 #include "esp/obs/flight_log.h"
 #include "esp/parallel/pp/schedule_text.h"
 #include "esp/plan/catalog.h"
@@ -50,7 +52,7 @@
 namespace esp {
 namespace {
 
-// open, item(0), between, item(1), …, close
+// Builds a text from `items` items: open, item(0), between, item(1), …, close.
 template <typename Item>
 std::string repeated(size_t items, std::string_view open, std::string_view between, std::string_view close,
                      Item&& item) {
@@ -83,10 +85,10 @@ void read_frames(std::string_view input) {
 
 std::string many_frames(size_t items) {
   net::FrameWriter writer;
-  return repeated(items, "", "", "", [&](size_t) { return writer.encode(net::Kind::get, "k"); });
+  return repeated(items, "", "", "", [&](size_t) { return writer.encode(net::FrameKind::get, "k"); });
 }
 
-// A field of a protocol buffer: wire type 2.
+// Encodes one field of a protocol buffer with wire type 2 (length-delimited).
 std::string proto(int field, std::string_view body) {
   std::string text(1, static_cast<char>(field << 3 | 2));
   for (size_t left = body.size();; left >>= 7) {
@@ -97,7 +99,8 @@ std::string proto(int field, std::string_view body) {
 }
 
 std::string sentencepiece(size_t items) {
-  const std::string unknown = proto(1, proto(1, "<unk>") + std::string("\x18\x02"));  // type 2: unknown
+  // a SentencePiece token of type 2 (unknown)
+  const std::string unknown = proto(1, proto(1, "<unk>") + std::string("\x18\x02"));
   return repeated(items, unknown, "", "", [](size_t i) { return proto(1, proto(1, fmt::format("p{}", i))); });
 }
 
@@ -134,7 +137,28 @@ std::string base64_of(size_t i) {
   constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string text(4, 'A');
   for (size_t k = 4; k-- > 0; i /= 64) text[k] = kLetters[i % 64];
-  return text;  // of three bytes
+  return text;  // four base64 letters, that is, a token of three bytes
+}
+
+// A full ring of records. The capacity is a power of two.
+std::string flight_recorder(size_t items) {
+  const size_t capacity = std::bit_floor(items);
+  std::string file(obs::kFlightHeaderBytes + capacity * obs::kFlightRecordBytes, '\0');
+  const auto put = [&](size_t offset, uint64_t word) { std::memcpy(file.data() + offset, &word, sizeof word); };
+  put(offsetof(obs::FlightHeader, magic), obs::kFlightMagic);
+  put(offsetof(obs::FlightHeader, capacity), capacity);
+  put(offsetof(obs::FlightHeader, next), capacity);
+  for (const size_t word : {0, 1}) {
+    put(offsetof(obs::FlightHeader, first) + 8 * word, 1);
+    put(offsetof(obs::FlightHeader, latest) + 8 * word, 2);
+  }
+  for (size_t i = 0; i < capacity; ++i) {
+    const size_t record = obs::kFlightHeaderBytes + i * obs::kFlightRecordBytes;
+    put(record, i + 1);               // number
+    put(record + 24, i / 2);          // sequence
+    put(record + 40, (i % 2) << 40);  // state: begun, ended
+  }
+  return file;
 }
 
 std::string tiktoken(size_t items) {
@@ -144,7 +168,7 @@ std::string tiktoken(size_t items) {
   return repeated(items, bytes, "", "", [](size_t i) { return fmt::format("{} {}\n", base64_of(i), i + 256); });
 }
 
-// 4096 keys are the most of an object outside the vocabulary.
+// JSON objects; each has at most 4096 keys, because only a vocabulary may have more.
 std::string objects(size_t items) {
   constexpr size_t kKeys = 4000;
   return repeated(
@@ -156,7 +180,7 @@ std::string bpe(size_t items) {
   return repeated(items, R"({"model":{"type":"BPE","merges":[],"vocab":{)", ",", "}}}",
                   [](size_t i) { return fmt::format(R"("{}":{})", i, i); });
 }
-std::string merges(size_t items) {  // of four-letter tokens, all pairs of thousands
+std::string merges(size_t items) {  // merges of all pairs of 1000 three-digit tokens
   const size_t side = 1000;
   return repeated(side, R"({"pre_tokenizer":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{)", ",", ",",
                   [](size_t i) { return fmt::format(R"("{:03}":{})", i, i); }) +
@@ -220,8 +244,8 @@ multiprocessors = 1
        },
        {},
        {}},
-      {"content",
-       [](string_view input) { (void)data::examine_bytes(input, "input"); },
+      {"content_type",
+       [](string_view input) { (void)data::detect_content_type_of_bytes(input, "input"); },
        {{"lines", [](size_t n) { return repeated(n, "", "\n", "", [](size_t i) { return i; }); }}},
        {}},
       {"deepspeed",
@@ -244,7 +268,14 @@ multiprocessors = 1
        },
        {{"hosts", [](size_t n) { return repeated(n, "", ",", "", [](size_t i) { return fmt::format("h{}", i); }); }}},
        {}},
-      {"flight_recorder", [](string_view input) { (void)obs::to_json(obs::parse_flight_log(input, "input")); }, {}, {}},
+      {"flight_recorder",
+       [](string_view input) {
+         const obs::FlightLog log = obs::parse_flight_log(input, "input");
+         (void)obs::to_json(log);
+         (void)obs::unfinished(log);
+       },
+       {{"records", flight_recorder}},
+       {}},
       {"graph_file",
        [](string_view input) { (void)sync::parse_graph(input, "input"); },
        {{"edges",
@@ -256,9 +287,9 @@ multiprocessors = 1
       {"handshake",
        [](string_view input) {
          static const net::Secret secret(std::string(32, 's'));
-         auto handshake = net::Handshake::accepting(secret, "job");
+         auto handshake = net::Handshake::make_callee(secret, "job");
          for (string_view left = input; !left.empty() && !handshake.done();) {
-           const size_t count = std::min(left.size(), handshake.wants());
+           const size_t count = std::min(left.size(), handshake.bytes_needed());
            handshake.feed(left.substr(0, count));
            left.remove_prefix(count);
          }
@@ -295,7 +326,7 @@ multiprocessors = 1
            return repeated(n, "GET / HTTP/1.1\r\n", "", "\r\n", [](size_t i) { return fmt::format("h{}: 1\r\n", i); });
          }}},
        {}},
-      {"hub", read_frames, {{"frames", many_frames, "too long"}}, {}},
+      {"hub", read_frames, {{"frames", many_frames, "exceeds its limit"}}, {}},
       {"jsonl",
        [](string_view input) { read_records(data::InputKind::jsonl, input); },
        {{"lines", [](size_t n) { return repeated(n, "", "\n", "", [](size_t) { return R"({"text":"a"})"; }); }},
@@ -305,8 +336,8 @@ multiprocessors = 1
       {"launch_message",
        [](string_view input) {
          const std::string text(input);
-         (void)launch::word_of(text);
-         (void)launch::epoch_of(text);
+         (void)launch::parse_rank_message(text);
+         (void)launch::parse_epoch(text);
        },
        {{"members",
          [](size_t n) {
@@ -321,9 +352,9 @@ multiprocessors = 1
        [](string_view input) { (void)capi::parse_options(std::string(input).c_str()); },
        {{"shape", [](size_t n) { return repeated(n, "shape=", "x", "", [](size_t) { return 1; }); }}},
        {}},
-      {"part",
+      {"partial_manifest",
        [](string_view input) {
-         const ckpt::Part part = ckpt::parse_part(input, "input");
+         const ckpt::PartialManifest part = ckpt::parse_partial_manifest(input, "input");
          (void)to_json(ckpt::merge({part}).manifest);
        },
        {{"tensors and files", [](size_t n) { return manifest(n, R"({"rank":0,"world":1})", "model-r00000-"); },
@@ -352,7 +383,7 @@ multiprocessors = 1
       {"rows",
        [](string_view input) {
          (void)plan::parse_csv(input, "input");
-         if (input.size() < 4096) (void)plan::read_rows(input, "input", plan::shipped_catalog());
+         if (input.size() < 4096) (void)plan::read_rows(input, "input", plan::built_in_catalog());
        },
        {{"cells",
          [](size_t n) { return repeated(n / 2, "", "", "", [](size_t i) { return fmt::format("\"{}\",1\n", i); }); }},
@@ -375,7 +406,7 @@ multiprocessors = 1
            series.add_line(input.substr(at, end - at));
            at = end + 1;
          }
-         (void)series.pauses();
+         (void)series.gaps();
          (void)dash::parse_trace(input);
        },
        {{"spans", trace},
@@ -383,13 +414,13 @@ multiprocessors = 1
          [](size_t n) {
            return repeated(n, "", "", "", [](size_t i) { return fmt::format("{{\"step\":{},\"loss\":1}}\n", i); });
          },
-         "not a trace"},
+         "no complete list"},
         {"lines of restarts",
          [](size_t n) {
            return repeated(n, "", "", "",
                            [](size_t i) { return fmt::format("{{\"step\":{},\"loss\":1}}\n", i % 1000); });
          },
-         "not a trace"}},
+         "no complete list"}},
        {R"({"traceEvents":[{"args":)"}},
       {"safetensors",
        [](string_view input) { (void)ckpt::parse_safetensors(bytes_of(input), input.size(), "input"); },
@@ -426,7 +457,9 @@ multiprocessors = 1
        {}},
       {"token_file",
        [](string_view input) {
-         const data::MegatronIndex index(bytes_of(input), uint64_t{1} << 40, "input");
+         uint64_t sequences = 0;  // of one u16 token each, so the .bin has twice as many bytes
+         if (input.size() >= 26) std::memcpy(&sequences, input.data() + 18, sizeof sequences);
+         const data::MegatronIndex index(bytes_of(input), 2 * sequences, "input");
          (void)index.num_documents();
        },
        {{"sequences", megatron}},
@@ -448,7 +481,7 @@ multiprocessors = 1
            return repeated(n, "{", ",", "}", [](size_t i) { return fmt::format(R"("{}":{})", i, i); });
          }}},
        {}},
-      {"watch", read_frames, {{"frames", many_frames, "too long"}}, {}},
+      {"failure_detector", read_frames, {{"frames", many_frames, "exceeds its limit"}}, {}},
       {"weight_index",
        [](string_view input) { (void)to_json(ckpt::parse_weight_index(input, "input")); },
        {{"tensors",

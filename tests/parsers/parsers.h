@@ -1,4 +1,4 @@
-// Every parser of the product in one table, named by its fuzz target. A new parser is one row here and one *_fuzz.cpp.
+// Table of all parsers; each is named by its fuzz target. A new parser needs one row here and one *_fuzz.cpp.
 #pragma once
 
 #include <cstddef>
@@ -11,22 +11,23 @@
 namespace esp {
 
 struct Parser {
-  std::string_view target;  // the name of X_fuzz.cpp is X
+  std::string_view target;  // name X of the fuzz target X_fuzz.cpp
   void (*parse)(std::string_view input);
-  // Inputs of `items` items that are accepted, or refused only because of a limit that the message names.
+  // Inputs with `items` items. The parser must accept them, or reject them only because of a limit that the message
+  // names.
   struct Large {
     std::string_view what;
     std::string (*make)(size_t items);
     std::string_view limit = {};
   };
   std::vector<Large> large;
-  // What stands before the nested part of an input, where the parser looks at it there only.
+  // Texts put before the nested part; needed by parsers that accept nesting only at some positions.
   std::vector<std::string_view> prefixes;
 };
 
 const std::vector<Parser>& parsers();
 
-// GoogleTest names the parameter of a failed test with it.
+// GoogleTest prints a failed test's parameter with this function.
 inline void PrintTo(const Parser& parser, std::ostream* out) {
   *out << parser.target;
 }

@@ -1,5 +1,5 @@
-"""Ids equal to those of packages nobody here wrote: `tokenizers`, `tiktoken`, `sentencepiece`. ESPALIER_TEST_LONG=1 runs a
-million texts per vocabulary. Without a package or the real vocabularies a test skips and says so."""
+"""Compares token ids with the reference packages `tokenizers`, `tiktoken` and `sentencepiece`. ESPALIER_TEST_LONG=1
+runs a million texts per vocabulary. A test is skipped with a message if a package or a real vocabulary is missing."""
 import base64
 import importlib
 import itertools
@@ -20,7 +20,7 @@ SOME = 200_000 if LONG else 20_000
 BATCH = 50_000
 LIMIT_S = 600
 
-FEW_LETTERS = ("prose", "code", "stumbles")  # to train on: vocabularies that must hold every letter stay small
+FEW_LETTERS = ("prose", "code", "edge_cases")  # few distinct characters: vocabularies stay small
 SUFFIXES = "'s|'t|'re|'ve|'m|'ll|'d"
 LLAMA3 = (r"(?i:" + SUFFIXES + r")|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
@@ -41,12 +41,12 @@ def package(name):
 def shared(name):
     path = corpus.SHARED / name
     if not path.exists():
-        raise unittest.SkipTest(f"{path} is not there")
+        raise unittest.SkipTest(f"{path} is missing")
     return path
 
 
-def ours(tokenizer, texts, *options):
-    """Ids of each text by the real binary."""
+def espalier_ids(tokenizer, texts, *options):
+    """Ids of each text from the espalier binary."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(b"".join(text.encode() + b"\0" for text in texts))
         file.flush()
@@ -66,18 +66,18 @@ def decoded(tokenizer, ids):
     return answer.stdout.decode().split("\0")[:-1]
 
 
-class Oracle(unittest.TestCase):
+class OracleTestCase(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def compare(self, tokenizer, theirs, texts, *options, round_trip=False):
-        """theirs: list of texts to list of id lists."""
+    def compare(self, tokenizer, reference, texts, *options, round_trip=False):
+        """Compares the ids of both programs. `reference` maps a list of texts to a list of id lists."""
         compared = 0
         source = iter(texts)
         while batch := list(itertools.islice(source, BATCH)):
-            mine, other = ours(tokenizer, batch, *options), theirs(batch)
+            mine, other = espalier_ids(tokenizer, batch, *options), reference(batch)
             self.assertEqual(len(mine), len(batch))
             for text, a, b in zip(batch, mine, other):
                 self.assertEqual(a, list(b), f"after {compared} equal texts: {text!r}")
@@ -90,7 +90,7 @@ class Oracle(unittest.TestCase):
         return lambda texts: [e.ids for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def gpt2(self, pattern=None):
-        """GPT-2's vocabulary in `tokenizers`, perhaps with another split pattern."""
+        """GPT-2's vocabulary in `tokenizers`, optionally with another split pattern."""
         tokenizers = package("tokenizers")
         folder = shared("gpt2")
         model = tokenizers.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
@@ -114,16 +114,16 @@ class Oracle(unittest.TestCase):
         return tiktoken.Encoding(name="o200k", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 199999})
 
 
-class Gpt2(Oracle):
-    def test_files_of_gpt2_equal_tokenizers(self):
+class Gpt2(OracleTestCase):
+    def test_gpt2_files_match_hugging_face_tokenizers(self):
         self.compare(shared("gpt2"), self.hugging_face(self.gpt2()), corpus.texts(MANY), round_trip=True)
 
-    def test_special_tokens_in_the_text(self):
+    def test_special_tokens_in_text_match_hugging_face_tokenizers(self):
         texts = [text[:n] + "<|endoftext|>" * (n % 3) + text[n:] for n, text in enumerate(corpus.texts(2000, seed=2))]
         self.compare(shared("gpt2"), self.hugging_face(self.gpt2()), texts)
 
 
-class Tiktoken(Oracle):
+class Tiktoken(OracleTestCase):
     def test_o200k_equals_tiktoken(self):
         encoding = self.o200k()
         self.compare(shared("o200k_base.tiktoken"), lambda t: encoding.encode_ordinary_batch(t, num_threads=2),
@@ -137,8 +137,8 @@ class Tiktoken(Oracle):
                              corpus.texts(SOME, seed=4), "--ordinary", "--pattern", name)
 
 
-class Json(Oracle):
-    def test_patterns_of_a_tokenizer_json_equal_tokenizers(self):
+class TokenizerJson(OracleTestCase):
+    def test_split_patterns_match_hugging_face_tokenizers(self):
         for name, pattern in (("gpt2", None), ("llama3", LLAMA3), ("qwen2", QWEN2), ("o200k", O200K)):
             with self.subTest(name):
                 tokenizer = self.gpt2(pattern)
@@ -146,7 +146,7 @@ class Json(Oracle):
                 tokenizer.save(str(path))
                 self.compare(path, self.hugging_face(tokenizer), corpus.texts(SOME, seed=5), round_trip=True)
 
-    def test_whole_words_first_and_a_space_in_front(self):
+    def test_ignore_merges_and_prefix_space_match_hugging_face_tokenizers(self):
         tokenizer = self.gpt2(LLAMA3)
         tokenizer.save(str(self.folder / "a.json"))
         parts = json.loads((self.folder / "a.json").read_text())
@@ -161,7 +161,7 @@ class Json(Oracle):
         plain.save(str(path))
         self.compare(path, self.hugging_face(plain), corpus.texts(SOME, seed=7))
 
-    def test_added_tokens_of_every_kind(self):
+    def test_added_tokens_match_hugging_face_tokenizers(self):
         tokenizers = package("tokenizers")
         tokenizer = self.gpt2()
         tokenizer.add_tokens([tokenizers.AddedToken("[left]", lstrip=True), tokenizers.AddedToken("[right]", rstrip=True),
@@ -174,10 +174,10 @@ class Json(Oracle):
         self.compare(path, self.hugging_face(tokenizer), texts)
 
 
-class Written(Oracle):
-    """What we write, they read."""
+class SavedTokenizers(OracleTestCase):
+    """`tokenizers` reads the files that espalier saves."""
 
-    def test_a_trained_vocabulary_is_theirs_too(self):
+    def test_hugging_face_tokenizers_read_trained_vocabulary(self):
         tokenizers = package("tokenizers")
         text = self.folder / "text"
         text.write_text("".join(corpus.texts(20_000, seed=8)), encoding="utf-8", newline="")
@@ -186,33 +186,33 @@ class Written(Oracle):
                 path = self.folder / f"{name}.json"
                 subprocess.run([ESPALIER, "tokenizer", "train", str(text), "--vocab", "3000", "-o", str(path), "--pattern", name,
                                 "--threads", "2"], check=True, capture_output=True, timeout=LIMIT_S)
-                theirs = tokenizers.Tokenizer.from_file(str(path))
-                self.assertEqual(theirs.get_vocab_size(), 3000)
-                self.compare(path, self.hugging_face(theirs), corpus.texts(SOME, seed=9), round_trip=True)
+                reference = tokenizers.Tokenizer.from_file(str(path))
+                self.assertEqual(reference.get_vocab_size(), 3000)
+                self.compare(path, self.hugging_face(reference), corpus.texts(SOME, seed=9), round_trip=True)
 
-    def test_training_finds_the_merges_they_find(self):
+    def test_training_finds_merges_of_hugging_face_tokenizers(self):
         tokenizers = package("tokenizers")
         text = "".join(corpus.texts(5_000, seed=10))
         (self.folder / "text").write_text(text, encoding="utf-8", newline="")
-        theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
+        reference = tokenizers.Tokenizer(tokenizers.models.BPE())
         pre = tokenizers.pre_tokenizers
-        theirs.pre_tokenizer = pre.ByteLevel(add_prefix_space=False)
+        reference.pre_tokenizer = pre.ByteLevel(add_prefix_space=False)
         trainer = tokenizers.trainers.BpeTrainer(vocab_size=2500, min_frequency=2, show_progress=False,
                                                  special_tokens=["<|endoftext|>"], initial_alphabet=pre.ByteLevel.alphabet())
-        theirs.train_from_iterator([text], trainer)
+        reference.train_from_iterator([text], trainer)
         for threads in ("1", "2", "3"):
             path = self.folder / "ours.json"
             subprocess.run([ESPALIER, "tokenizer", "train", str(self.folder / "text"), "--vocab", "2500", "-o", str(path),
                             "--threads", threads], check=True, capture_output=True, timeout=LIMIT_S)
             mine = json.loads(path.read_text())["model"]
-            other = json.loads(theirs.to_str())["model"]
+            other = json.loads(reference.to_str())["model"]
             self.assertEqual(mine["merges"], [list(m) if not isinstance(m, str) else m.split(" ") for m in other["merges"]])
             self.assertEqual(mine["vocab"], other["vocab"])
 
 
-class Bert(Oracle):
+class Bert(OracleTestCase):
     def tokenizer(self, lower):
-        """A WordPiece vocabulary trained by `tokenizers` on the spot."""
+        """A WordPiece vocabulary, trained with `tokenizers`."""
         tokenizers = package("tokenizers")
         tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
         tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lower)
@@ -223,7 +223,7 @@ class Bert(Oracle):
         tokenizer.train_from_iterator(corpus.texts(20_000, seed=11), trainer)
         return tokenizer
 
-    def test_tokenizer_json_and_vocab_txt(self):
+    def test_tokenizer_json_and_vocab_txt_match_hugging_face_tokenizers(self):
         for lower in (True, False):
             with self.subTest(lower=lower):
                 tokenizer = self.tokenizer(lower)
@@ -238,10 +238,10 @@ class Bert(Oracle):
                 (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower}))
                 self.compare(folder, self.hugging_face(tokenizer), texts[:SOME // 4] + texts[-3:])
 
-    def test_every_character(self):
+    def test_every_character_matches_hugging_face_tokenizers(self):
         tokenizers = package("tokenizers")
         points = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
-        # A vocabulary of what every character becomes shows it.
+        # The vocabulary contains the normalized form of every character, so a difference shows in the ids.
         for options in ({"lowercase": True}, {"lowercase": False}, {"lowercase": False, "strip_accents": True},
                         {"lowercase": True, "strip_accents": False, "handle_chinese_chars": False},
                         {"lowercase": False, "clean_text": False}):
@@ -261,18 +261,18 @@ class Bert(Oracle):
                 break
 
 
-class PostProcessors(Oracle):
-    """--add-special-tokens puts around a text what `tokenizers` does."""
+class PostProcessors(OracleTestCase):
+    """--add-special-tokens adds the same ids around a text as `tokenizers`."""
 
-    def both(self, tokenizer):
+    def compare_with_template(self, tokenizer):
         path = self.folder / "tokenizer.json"
         tokenizer.save(str(path))
-        theirs = package("tokenizers").Tokenizer.from_file(str(path))
-        self.compare(path, lambda texts: [e.ids for e in theirs.encode_batch(texts, add_special_tokens=True)],
+        reference = package("tokenizers").Tokenizer.from_file(str(path))
+        self.compare(path, lambda texts: [e.ids for e in reference.encode_batch(texts, add_special_tokens=True)],
                      list(corpus.texts(300, seed=19)) + ["", "<s>", "x"], "--add-special-tokens")
         return path
 
-    def test_every_kind_equals_tokenizers(self):
+    def test_every_post_processor_matches_hugging_face_tokenizers(self):
         tokenizers = package("tokenizers")
         processors = tokenizers.processors
 
@@ -292,9 +292,9 @@ class PostProcessors(Oracle):
             with self.subTest(name):
                 if processor is not None:
                     tokenizer.post_processor = processor
-                self.both(tokenizer)
+                self.compare_with_template(tokenizer)
 
-    def test_the_other_models(self):
+    def test_other_models_match_hugging_face_tokenizers(self):
         tokenizers = package("tokenizers")
         names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "<s>", "</s>"]
         model = tokenizers.models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]")
@@ -304,20 +304,20 @@ class PostProcessors(Oracle):
         tokenizer.add_special_tokens(names)
         tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
             single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
-        path = self.both(tokenizer)
-        # vocab.txt alone is BERT's, and saved again it says so itself.
+        path = self.compare_with_template(tokenizer)
+        # A bare vocab.txt uses BERT's template; the saved tokenizer.json contains it explicitly.
         (self.folder / "vocab.txt").write_text("".join(name + "\n" for name in names))
         path.unlink()
-        self.assertEqual(ours(self.folder / "vocab.txt", ["x"], "--add-special-tokens"), [[2, 1, 3]])
+        self.assertEqual(espalier_ids(self.folder / "vocab.txt", ["x"], "--add-special-tokens"), [[2, 1, 3]])
         pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581", -2.0), ("a", -3.0)]
         tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=2))
         tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
         tokenizer.add_special_tokens(["<pad>", "</s>", "<unk>"])
         tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="$A </s>", pair=None, special_tokens=[("</s>", 1)])
-        self.both(tokenizer)
+        self.compare_with_template(tokenizer)
 
 
-class SentencePiece(Oracle):
+class SentencePiece(OracleTestCase):
     def model(self, **options):
         sentencepiece = package("sentencepiece")
         text = self.folder / "text"
@@ -327,31 +327,31 @@ class SentencePiece(Oracle):
                                                  hard_vocab_limit=False, num_threads=2, **options)
         return self.folder / "m.model", sentencepiece.SentencePieceProcessor(model_file=str(self.folder / "m.model"))
 
-    def check(self, **options):
-        path, theirs = self.model(**options)
-        self.compare(path, lambda texts: theirs.encode(texts, num_threads=2), corpus.texts(SOME, seed=14))
+    def compare_model(self, **options):
+        path, reference = self.model(**options)
+        self.compare(path, lambda texts: reference.encode(texts, num_threads=2), corpus.texts(SOME, seed=14))
 
-    def test_bpe_as_llama_2_has_it(self):
-        self.check(model_type="bpe", vocab_size=4000, byte_fallback=True, normalization_rule_name="identity",
-                   remove_extra_whitespaces=False, split_digits=True, allow_whitespace_only_pieces=True,
-                   character_coverage=0.995)
+    def test_llama_2_bpe_equals_sentencepiece(self):
+        self.compare_model(model_type="bpe", vocab_size=4000, byte_fallback=True, normalization_rule_name="identity",
+                           remove_extra_whitespaces=False, split_digits=True, allow_whitespace_only_pieces=True,
+                           character_coverage=0.995)
 
-    def test_bpe_with_unknowns_and_user_symbols(self):
-        self.check(model_type="bpe", vocab_size=3000, normalization_rule_name="identity", character_coverage=0.98,
-                   user_defined_symbols=["<sep>", "word"])
+    def test_bpe_with_special_symbols_equals_sentencepiece(self):
+        self.compare_model(model_type="bpe", vocab_size=3000, normalization_rule_name="identity", character_coverage=0.98,
+                           user_defined_symbols=["<sep>", "word"])
 
-    def test_unigram_with_the_default_normalization(self):
-        self.check(model_type="unigram", vocab_size=4000, character_coverage=0.98)
+    def test_unigram_with_default_normalization_equals_sentencepiece(self):
+        self.compare_model(model_type="unigram", vocab_size=4000, character_coverage=0.98)
 
-    def test_unigram_with_bytes(self):
-        self.check(model_type="unigram", vocab_size=4000, byte_fallback=True, normalization_rule_name="identity",
-                   character_coverage=0.98)
+    def test_unigram_with_bytes_equals_sentencepiece(self):
+        self.compare_model(model_type="unigram", vocab_size=4000, byte_fallback=True, normalization_rule_name="identity",
+                           character_coverage=0.98)
 
 
-class PieceJson(Oracle):
-    """tokenizer.json files whose pieces carry their spaces."""
+class PieceJson(OracleTestCase):
+    """tokenizer.json files in the style of SentencePiece, where pieces contain the spaces."""
 
-    def test_bpe_with_byte_fallback_as_llama_2_has_it(self):
+    def test_llama_2_json_with_byte_fallback_matches_hugging_face_tokenizers(self):
         tokenizers = package("tokenizers")
         tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
         normalizers = tokenizers.normalizers
@@ -372,11 +372,11 @@ class PieceJson(Oracle):
                     parts["normalizer"] = None
                     parts["pre_tokenizer"] = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
                 path.write_text(json.dumps(parts))
-                theirs = tokenizers.Tokenizer.from_file(str(path))
+                reference = tokenizers.Tokenizer.from_file(str(path))
                 texts = list(corpus.texts(SOME, seed=16)) + ["a<s>b</s> c", "<s>", " <s> x"]
-                self.compare(path, self.hugging_face(theirs), texts)
+                self.compare(path, self.hugging_face(reference), texts)
 
-    def test_unigram(self):
+    def test_unigram_json_matches_hugging_face_tokenizers(self):
         tokenizers = package("tokenizers")
         tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram())
         tokenizer.normalizer = tokenizers.normalizers.Replace(tokenizers.Regex(" {2,}"), " ")

@@ -1,6 +1,6 @@
-// Simulated jobs under faults, by the thousand: control_simulation [--schedules N] [--seed S] [--break RULE] [--store].
-// Schedule i of a run has the seed S+i, and `--seed X --schedules 1 --told` plays one again. Prints a figure; exits 1
-// when a rule was broken, with the seed.
+// Runs thousands of simulated jobs under faults: control_simulation [--schedules N] [--seed S] [--break BUG] [--log]
+// [--store]. Schedule i has seed S+i; `--seed X --schedules 1 --log` replays schedule X and logs its events. Prints a
+// summary. If an invariant is violated, prints the seed and exits with 1.
 #include <charconv>
 #include <cstring>
 #include <string_view>
@@ -12,17 +12,17 @@
 namespace esp::sim {
 namespace {
 
-struct Asked {
+struct Arguments {
   uint64_t seed = 1;
   int64_t schedules = 1000;
-  bool told = false, store = false, stale_reads = false;
-  Broken broken;
+  bool verbose = false, store = false, stale_reads = false;
+  InjectedBugs bugs;
 };
 
 [[noreturn]] void usage() {
   fmt::print(stderr,
-             "control_simulation [--schedules N] [--seed S] [--told] [--store]\n"
-             "                   [--break slow_to_bury|oldest_replica|forget_to_kill|stale_reads]\n");
+             "control_simulation [--schedules N] [--seed S] [--log] [--store]\n"
+             "                   [--break late_disconnect|oldest_replica|forget_to_kill|stale_reads]\n");
   std::exit(2);
 }
 
@@ -34,66 +34,68 @@ T number_of(const char* text) {
   return value;
 }
 
-void leave_out(Asked& asked, std::string_view rule) {
-  if (rule == "slow_to_bury") {
-    asked.broken.slow_to_bury = true;
-  } else if (rule == "oldest_replica") {
-    asked.broken.oldest_replica = true;
-  } else if (rule == "forget_to_kill") {
-    asked.broken.forget_to_kill = true;
-  } else if (rule == "stale_reads") {
-    asked.store = asked.stale_reads = true;
+void inject_bug(Arguments& arguments, std::string_view bug) {
+  if (bug == "late_disconnect") {
+    arguments.bugs.late_disconnect = true;
+  } else if (bug == "oldest_replica") {
+    arguments.bugs.oldest_replica = true;
+  } else if (bug == "forget_to_kill") {
+    arguments.bugs.forget_to_kill = true;
+  } else if (bug == "stale_reads") {
+    arguments.store = arguments.stale_reads = true;
   } else {
     usage();
   }
 }
 
-Asked asked_for(int argc, char** argv) {
-  Asked asked;
+Arguments parse_arguments(int argc, char** argv) {
+  Arguments arguments;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     const auto value = [&] { return i + 1 < argc ? argv[++i] : (usage(), nullptr); };
     if (word == "--seed") {
-      asked.seed = number_of<uint64_t>(value());
+      arguments.seed = number_of<uint64_t>(value());
     } else if (word == "--schedules") {
-      asked.schedules = number_of<int64_t>(value());
+      arguments.schedules = number_of<int64_t>(value());
     } else if (word == "--break") {
-      leave_out(asked, value());
-    } else if (word == "--told") {
-      asked.told = true;
+      inject_bug(arguments, value());
+    } else if (word == "--log") {
+      arguments.verbose = true;
     } else if (word == "--store") {
-      asked.store = true;
+      arguments.store = true;
     } else {
       usage();
     }
   }
-  return asked;
+  return arguments;
 }
 
-int run(const Asked& asked) {
+int run(const Arguments& arguments) {
   std::map<std::string, int64_t> faults;
-  int64_t finished = 0, reforms = 0, restarts = 0, virtual_ms = 0, events = 0;
-  for (int64_t i = 0; i < asked.schedules; ++i) {
-    const uint64_t seed = asked.seed + static_cast<uint64_t>(i);
-    const Outcome outcome =
-        asked.store ? run_store(seed, asked.stale_reads, asked.told) : run_job(seed, asked.broken, asked.told);
+  int64_t finished = 0, in_place = 0, restarts = 0, virtual_ms = 0, events = 0;
+  for (int64_t i = 0; i < arguments.schedules; ++i) {
+    const uint64_t seed = arguments.seed + static_cast<uint64_t>(i);
+    const ScheduleResult outcome = arguments.store ? run_store(seed, arguments.stale_reads, arguments.verbose)
+                                                   : run_job(seed, arguments.bugs, arguments.verbose);
     for (const auto& [kind, count] : outcome.faults) faults[kind] += count;
     finished += outcome.finished;
-    reforms += outcome.num_reforms;
+    in_place += outcome.num_in_place_restarts;
     restarts += outcome.num_restarts;
     virtual_ms += outcome.virtual_ms;
     events += outcome.num_events;
-    if (!outcome.broken) continue;
-    fmt::print("seed {}: {}\n{} schedules before it kept every rule\n", seed, *outcome.broken, i);
+    if (!outcome.violation) continue;
+    fmt::print("seed {}: {}\n{} earlier schedules violated no invariant\n", seed, *outcome.violation, i);
     return 1;
   }
-  std::string told;
-  for (const auto& [kind, count] : faults) told += fmt::format("{}{} {}", told.empty() ? "" : ", ", count, kind);
-  fmt::print("{} schedules of {} (seeds {} to {}): 0 rules broken\n", asked.schedules,
-             asked.store ? "a store" : "a job", asked.seed, asked.seed + static_cast<uint64_t>(asked.schedules) - 1);
-  fmt::print("  faults: {}\n", told.empty() ? "none" : told);
-  if (!asked.store)
-    fmt::print("  {} made all their steps; rounds begun again {}, of which {} in place\n", finished, restarts, reforms);
+  std::string fault_counts;
+  for (const auto& [kind, count] : faults)
+    fault_counts += fmt::format("{}{} {}", fault_counts.empty() ? "" : ", ", count, kind);
+  fmt::print("{} schedules of {} (seeds {} to {}): 0 invariants violated\n", arguments.schedules,
+             arguments.store ? "a store" : "a job", arguments.seed,
+             arguments.seed + static_cast<uint64_t>(arguments.schedules) - 1);
+  fmt::print("  faults: {}\n", fault_counts.empty() ? "none" : fault_counts);
+  if (!arguments.store)
+    fmt::print("  {} made all their steps; rounds restarted {}, of which {} in place\n", finished, restarts, in_place);
   fmt::print("  {} events in {:.0f} h of virtual time\n", events, static_cast<double>(virtual_ms) / 3.6e6);
   return 0;
 }
@@ -102,5 +104,5 @@ int run(const Asked& asked) {
 }  // namespace esp::sim
 
 int main(int argc, char** argv) {
-  return esp::sim::run(esp::sim::asked_for(argc, argv));
+  return esp::sim::run(esp::sim::parse_arguments(argc, argv));
 }

@@ -1,4 +1,4 @@
-// One schedule: everything that happens in one simulated job, faults included, as its seed has it.
+// A schedule: one simulated job with all its faults, determined by a seed.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,21 @@
 
 namespace esp::sim {
 
-struct Outcome {
-  std::optional<std::string> broken;  // the rule, in words
-  bool finished = false;              // all steps were made
-  int num_reforms = 0, num_restarts = 0;
-  std::map<std::string, int> faults;  // by kind
+struct ScheduleResult {
+  std::optional<std::string> violation;  // text of the violated invariant; empty: no violation
+  bool finished = false;                 // true if the job made all its steps
+  int num_in_place_restarts = 0, num_restarts = 0;
+  std::map<std::string, int> faults;  // kind of fault → number of faults
   int64_t virtual_ms = 0;
   int64_t num_events = 0;
 };
 
-// A job of one host whose ranks go on in place: launcher, hubs, ranks, control lines, recovery. `told`: every fault and
-// how it ended goes to stderr.
-Outcome run_job(uint64_t seed, const Broken& broken, bool told);
+// A job on one host with restart in place: launcher, hubs, ranks, control channels, recovery. `verbose`: logs every
+// fault and its outcome to stderr.
+ScheduleResult run_job(uint64_t seed, const InjectedBugs& bugs, bool verbose);
 
-// Clients of one store on few keys, while connections break and clients die: what each of them saw of a key must fit
-// one order of all that was done to it.
-Outcome run_store(uint64_t seed, bool stale_reads, bool told);
+// Clients call one key-value store on a few keys, while connections break and clients die. The calls on each key must
+// be linearizable.
+ScheduleResult run_store(uint64_t seed, bool stale_reads, bool verbose);
 
 }  // namespace esp::sim

@@ -1,5 +1,5 @@
-// The Hub of one round on the virtual network: the product's HubCore, with connections of the simulation for sockets.
-// It lives in the launcher's process.
+// The hub of one round on the virtual network: Espalier's HubCore with simulated connections instead of sockets. It
+// runs in the launcher's process.
 #pragma once
 
 #include <map>
@@ -8,47 +8,49 @@
 #include <vector>
 
 #include "esp/net/store/hub_core.h"
-#include "tests/faults/simulation/truth.h"
+#include "tests/faults/simulation/invariant_checker.h"
 #include "tests/faults/simulation/virtual_time.h"
 
 namespace esp::sim {
 
-// Rules left out on purpose, to see that their breach is found.
-struct Broken {
-  bool slow_to_bury = false;    // the hub hears late that a connection has closed
-  bool oldest_replica = false;  // ranks go on from the oldest state
-  bool forget_to_kill = false;  // a rank that hangs is replaced without being killed
+// Bugs that tests inject, to show that the checker detects them.
+struct InjectedBugs {
+  bool late_disconnect = false;  // the hub notices a closed connection late
+  bool oldest_replica = false;   // ranks resume from the oldest replica
+  bool forget_to_kill = false;   // the launcher replaces a rank that does not respond, without killing it
 };
 
 class VirtualHub {
  public:
-  VirtualHub(Simulation& simulation, Truth& truth, const ProcessPtr& process, int size, const std::string& job,
-             const Broken& broken);
-  ~VirtualHub();  // tells all that it ends in order
+  VirtualHub(Simulation& simulation, InvariantChecker& invariants, const ProcessPtr& process, int size,
+             const std::string& job, const InjectedBugs& bugs);
+  ~VirtualHub();  // announces the closing to all clients, then closes their connections
 
   const std::string& job() const { return job_; }
   const ProcessPtr& process() const { return process_; }
-  // Somebody has called and shown that it is of the job.
-  void accept(const LinkPtr& link, const net::Hello& hello);
+  // Call when a client has connected and completed the handshake.
+  void accept(const LinkPtr& link, const net::HandshakeRequest& request);
 
  private:
-  void heard(int id, std::string_view bytes);
+  void on_message(int id, std::string_view bytes);
   void closed(int id);
   void send(int id, const std::string& bytes);
-  void bury();
+  void remove_lost_ranks();
 
   Simulation& simulation_;
-  Truth& truth_;
+  InvariantChecker& invariants_;
   const ProcessPtr process_;
   const std::string job_;
-  const Broken broken_;
+  const InjectedBugs bugs_;
   net::HubCore core_;
   std::map<int, LinkPtr> links_;
-  std::set<int> closed_;                           // connections that the hub was told of as closed
-  std::map<std::pair<int, int>, net::Kind> told_;  // to a watch of a rank: lost, or left
-  std::vector<int> doomed_;
+  std::set<int> closed_;  // connections that were reported to HubCore as closed
+  // (connection, rank) → kind of the frame that was sent for that rank: `lost` or `left`
+  std::map<std::pair<int, int>, net::FrameKind> sent_ends_;
+  std::vector<int> pending_losses_;
   int next_id_ = 0;
-  std::shared_ptr<bool> here_ = std::make_shared<bool>(true);  // false once destroyed: connections may outlive it
+  // false once this object is destroyed; connections may live longer and check it
+  std::shared_ptr<bool> here_ = std::make_shared<bool>(true);
 };
 
 }  // namespace esp::sim

@@ -6,7 +6,8 @@
 namespace esp::sim {
 namespace {
 
-constexpr Time kKeepAlive = 6 * kSecond;  // as net/keepalive.cpp asks of the system
+// Connections are reset after an interruption of this length. In a real job NetOptions::link_timeout sets it.
+constexpr Time kKeepAlive = 6 * kSecond;
 
 }  // namespace
 
@@ -30,7 +31,8 @@ void Simulation::end(const ProcessPtr& process) {
   process->alive = false;
   for (const auto& weak : process->links)
     if (const LinkPtr link = weak.lock()) {
-      // The system says so for it; unread bytes make it a reset.
+      // The operating system closes the connection. If unread bytes are left, the peer gets a reset instead; here this
+      // is random.
       if (random.chance(0.3)) {
         reset(link);
       } else {
@@ -38,7 +40,7 @@ void Simulation::end(const ProcessPtr& process) {
       }
     }
   process->links.clear();
-  for (const auto& told : std::exchange(process->at_end, {})) told();
+  for (const auto& callback : std::exchange(process->at_end, {})) callback();
 }
 
 void Simulation::stop(const ProcessPtr& process, Time for_long) {
@@ -67,7 +69,7 @@ bool Simulation::step() {
   if (event.process && !event.process->alive) return true;
   if (event.process && stopped(*event.process)) {
     event.when = event.process->stopped_until;
-    events_.push(std::move(event));  // with its old number: in order with the others that waited
+    events_.push(std::move(event));  // the event keeps its number, so that delayed events stay in order
     return true;
   }
   event.what();
@@ -91,9 +93,9 @@ Time Simulation::delay() {
   return random.chance(0.03) ? usual + random.between(0, 30 * kMs) : usual;
 }
 
-Time Simulation::parted_until(const Process& a, const Process& b) const {
+Time Simulation::partitioned_until(const Process& a, const Process& b) const {
   Time until = 0;
-  for (const Parting& parting : partings_)
+  for (const Partition& parting : partitions_)
     if ((parting.a == a.pid && parting.b == b.pid) || (parting.a == b.pid && parting.b == a.pid))
       until = std::max(until, parting.until);
   return until;
@@ -101,7 +103,7 @@ Time Simulation::parted_until(const Process& a, const Process& b) const {
 
 void Simulation::arrive(const LinkPtr& link, int to, std::function<void(Side&)> what) {
   Side& side = link->sides[to];
-  const Time parted = parted_until(*link->sides[0].process, *link->sides[1].process);
+  const Time parted = partitioned_until(*link->sides[0].process, *link->sides[1].process);
   side.last = std::max({side.last, now_ + delay(), parted > now_ ? parted + delay() : 0});
   at(side.last, side.process, [link, to, what = std::move(what)] {
     if (link->sides[to].open && !link->reset) what(link->sides[to]);
@@ -142,9 +144,9 @@ void Simulation::reset(const LinkPtr& link) {
       });
 }
 
-void Simulation::part(const ProcessPtr& a, const ProcessPtr& b, Time for_long) {
-  std::erase_if(partings_, [this](const Parting& parting) { return parting.until < now_; });
-  partings_.push_back({a->pid, b->pid, now_ + for_long});
+void Simulation::partition(const ProcessPtr& a, const ProcessPtr& b, Time for_long) {
+  std::erase_if(partitions_, [this](const Partition& parting) { return parting.until < now_; });
+  partitions_.push_back({a->pid, b->pid, now_ + for_long});
   if (for_long <= kKeepAlive) return;
   for (const auto& weak : a->links) {
     const LinkPtr link = weak.lock();

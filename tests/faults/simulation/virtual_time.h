@@ -1,10 +1,9 @@
-// A clock, processes and connections that are only thought of. One thread; everything that happens follows from the
-// seed.
+// Simulated clock, processes and connections. There is one thread; the seed determines everything.
 //
-// An event belongs to a process and is dropped when that has died, and waits while it is stopped. A process has a clock
-// of its own, which runs a little fast or slow. A connection delivers what was sent in order, in pieces cut anywhere,
-// after delays that differ from piece to piece, so that connections overtake each other; it ends in order, behind what
-// was sent, or is reset, and then what was under way is lost.
+// An event belongs to a process. It is dropped if the process has died, and delayed while the process is stopped. Each
+// process has its own clock, which runs slightly fast or slow. A connection delivers its data in order, split at random
+// positions and with random delays; data on another connection may therefore arrive earlier. A connection either closes
+// in order after the sent data, or is reset, which drops data in flight.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +18,10 @@
 
 namespace esp::sim {
 
-using Time = int64_t;  // microseconds since the beginning
+using Time = int64_t;  // microseconds since the start
 inline constexpr Time kMs = 1000, kSecond = 1000 * kMs;
 
-// splitmix64.
+// Random numbers by the splitmix64 generator.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -41,10 +40,10 @@ struct Process {
   int pid = 0;
   bool alive = true;
   Time stopped_until = 0;
-  double rate = 1;  // of its clock
-  Time ahead = 0;   // of its clock, to begin with
+  double rate = 1;  // speed of the process's clock; 1 is exact
+  Time ahead = 0;   // initial offset of the process's clock
   std::vector<std::weak_ptr<Link>> links;
-  std::vector<std::function<void()>> at_end;  // told when it dies
+  std::vector<std::function<void()>> at_end;  // callbacks to run when the process dies
 };
 using ProcessPtr = std::shared_ptr<Process>;
 
@@ -53,7 +52,7 @@ struct Side {
   std::function<void(std::string_view)> on_bytes;
   std::function<void()> on_closed;
   bool open = true;
-  Time last = 0;  // nothing may arrive here before
+  Time last = 0;  // the next message to this side must not arrive before this time
 };
 struct Link : std::enable_shared_from_this<Link> {
   Side sides[2];
@@ -67,12 +66,13 @@ class Simulation {
 
   Time now() const { return now_; }
   ProcessPtr start_process();
-  // Kills it: its connections end, behind what it sent or without it.
+  // Kills a process. Each of its connections closes after the sent data, or is reset.
   void end(const ProcessPtr& process);
   void stop(const ProcessPtr& process, Time for_long);
   bool stopped(const Process& process) const { return now_ < process.stopped_until; }
 
-  // What its own clock says, and an event after so long by its own clock.
+  // local: the time on the clock of a process. after: runs `what` after a duration on that clock. at: runs `what` at a
+  // time of the simulation.
   Clock::time_point local(const Process& process) const;
   void after(const ProcessPtr& process, Duration by_its_clock, std::function<void()> what);
   void at(Time when, const ProcessPtr& process, std::function<void()> what);
@@ -81,14 +81,14 @@ class Simulation {
   void send(const LinkPtr& link, int from, std::string_view bytes);
   void close(const LinkPtr& link, int from);
   void reset(const LinkPtr& link);
-  // How long a message takes now.
+  // Returns a random delay for a message that is sent now.
   Time delay();
-  // Between these two nothing arrives before then; what lasts longer than the system's patience resets connections.
-  void part(const ProcessPtr& a, const ProcessPtr& b, Time for_long);
-  Time parted_until(const Process& a, const Process& b) const;
+  // Separates two processes. If this lasts longer than the keep-alive timeout, their connections are reset.
+  void partition(const ProcessPtr& a, const ProcessPtr& b, Time for_long);
+  Time partitioned_until(const Process& a, const Process& b) const;
   void slow_down(Time until) { slow_until_ = until; }
 
-  // The next event; false when there is none.
+  // Runs the next event; false if there is none.
   bool step();
 
   Random random;
@@ -101,7 +101,7 @@ class Simulation {
     std::function<void()> what;
     bool operator<(const Event& other) const { return when != other.when ? when > other.when : order > other.order; }
   };
-  struct Parting {
+  struct Partition {
     int a, b;
     Time until;
   };
@@ -111,7 +111,7 @@ class Simulation {
   uint64_t next_order_ = 0;
   int next_pid_ = 1;
   std::priority_queue<Event> events_;
-  std::vector<Parting> partings_;
+  std::vector<Partition> partitions_;
 };
 
 }  // namespace esp::sim
