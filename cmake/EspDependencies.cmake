@@ -15,11 +15,11 @@ if(ESP_TESTS)
   find_package(GTest REQUIRED)
 endif()
 
-# Both MPIs may be installed at once; each gets a plug-in of its own (esp/net/mpi), opened at run time.
+# Both MPIs may be installed at once; each has a separate plug-in (esp/net/mpi), opened at run time.
 find_program(ESP_MPICXX_OPENMPI mpicxx.openmpi)
 find_program(ESP_MPICXX_MPICH mpicxx.mpich)
 find_library(ESP_GLOO_LIBRARY gloo)
-# The archive first: the binary then runs where the library is not installed.
+# The static library is preferred: the binary then also runs where the shared library is not installed.
 pkg_check_modules(URING liburing)
 find_library(ESP_URING_LIBRARY NAMES liburing.a uring HINTS ${URING_LIBRARY_DIRS})
 
@@ -30,7 +30,7 @@ function(esp_report what found)
     message(STATUS "✗ ${what} not found: ${ARGN}")
   endif()
 endfunction()
-esp_report("Open MPI" "${ESP_MPICXX_OPENMPI}" "apt-get install libopenmpi-dev openmpi-bin to carry traffic over it")
-esp_report("MPICH" "${ESP_MPICXX_MPICH}" "apt-get install libmpich-dev mpich to carry traffic over it")
-esp_report("Gloo" "${ESP_GLOO_LIBRARY}" "apt-get install libgloo-dev to compare against it in bench comm --peers")
-esp_report("liburing" "${URING_FOUND}" "apt-get install liburing-dev; the file tier reads and writes with threads")
+esp_report("Open MPI" "${ESP_MPICXX_OPENMPI}" "apt-get install libopenmpi-dev openmpi-bin to use it as transport")
+esp_report("MPICH" "${ESP_MPICXX_MPICH}" "apt-get install libmpich-dev mpich to use it as transport")
+esp_report("Gloo" "${ESP_GLOO_LIBRARY}" "apt-get install libgloo-dev to compare with it in bench comm --peers")
+esp_report("liburing" "${URING_FOUND}" "apt-get install liburing-dev; without it, the file tier uses threads for I/O")

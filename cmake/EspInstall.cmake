@@ -1,9 +1,9 @@
-# Headers, libraries, CMake package and pkg-config file for people who build on us. The installed tree may be moved: the
-# package and the pkg-config file find their prefix from where they lie.
+# Installs headers, libraries, a CMake package and a pkg-config file. The installed tree is relocatable: the package and
+# the pkg-config file compute the prefix from their location.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# The C interface as a shared library that shows its esp_ functions and nothing else.
+# The C API as a shared library that exports only its esp_ functions.
 target_compile_definitions(esp_capi PRIVATE ESP_VERSION_TEXT="${PROJECT_VERSION}")
 add_library(espalier_collectives SHARED $<TARGET_OBJECTS:esp_capi>)
 target_link_libraries(espalier_collectives PRIVATE esp_launch esp_comm esp_net esp_kernel esp_device esp_obs esp_base)

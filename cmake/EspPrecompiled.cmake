@@ -1,8 +1,8 @@
-# Headers are precompiled, one for the rooms and one for the tests; every target of a kind takes the same.
-# Clang keeps times in its precompiled headers unless told otherwise, and a compiler cache would never hit.
+# Precompiled headers: one for all modules, one for all tests.
+# Without -fno-pch-timestamp Clang stores times in precompiled headers, and the compiler cache never hits.
 option(ESP_PRECOMPILED "Precompile the common headers" ON)
 
-function(esp_holds_precompiled name header)
+function(esp_add_precompiled name header)
   add_library(${name} OBJECT EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/cmake/precompiled/holder.cpp)
   target_link_libraries(${name} PRIVATE esp_flags fmt::fmt Threads::Threads nlohmann_json::nlohmann_json ${ARGN})
   target_precompile_headers(${name} PRIVATE ${CMAKE_SOURCE_DIR}/cmake/precompiled/${header})
@@ -12,15 +12,15 @@ function(esp_holds_precompiled name header)
 endfunction()
 
 if(ESP_PRECOMPILED)
-  esp_holds_precompiled(esp_precompiled common.h)
+  esp_add_precompiled(esp_precompiled common.h)
   if(ESP_SANITIZE)  # for esp_compile_quickly
-    esp_holds_precompiled(esp_precompiled_quick common.h)
+    esp_add_precompiled(esp_precompiled_quick common.h)
   elseif(ESP_UNITY)
-    esp_holds_precompiled(esp_precompiled_quick quick.h)
+    esp_add_precompiled(esp_precompiled_quick quick.h)
   endif()
   if(ESP_TESTS)
-    # A test is a program: it must be compiled as one (-fPIE, not -fPIC) to share anything with another.
-    esp_holds_precompiled(esp_precompiled_tests tests.h GTest::gtest GTest::gmock)
+    # Tests are executables (-fPIE, not -fPIC); targets that share a precompiled header need the same flags.
+    esp_add_precompiled(esp_precompiled_tests tests.h GTest::gtest GTest::gmock)
     set_target_properties(esp_precompiled_tests PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(esp_precompiled_tests PRIVATE -fPIE)
   endif()

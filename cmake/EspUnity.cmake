@@ -1,18 +1,17 @@
-# esp_unite(target folder): with ESP_UNITY the target's files are compiled several at a time, as one. Headers, and what templates make
-# of them, are then compiled once for many files: a build from nothing takes half the time. One changed file costs more, so
-# it is for those who build once.
+# esp_enable_unity(target folder): with ESP_UNITY, several source files of the target are compiled as one (unity build).
+# Headers and template instantiations are then compiled once for many files: a clean build takes half the time, a
+# rebuild after one change takes longer.
 #
-# Two files of which each has the same helper in its unnamed namespace (the same name, taking the same) cannot be one: they go to
-# different groups.
-# Nor can a file be with one that brings a header along in which a helper's name means something else. Names are found by how
-# our files are laid out, where whatever is defined for the whole file begins a line. A name too many costs nothing but a
-# fuller group elsewhere; one missed, and the compiler says so.
-set(ESP_UNITY_BYTES 150000 CACHE STRING "Source text that makes a group full")
+# Files go to different groups when both define the same helper in their unnamed namespaces (same name and parameters),
+# or when a header included by one file uses a helper's name of the other with another meaning. Names are found by the
+# layout of this project's files: every definition at file scope begins a line. A name found by mistake only moves a file
+# to another group; a missed name is a compile error.
+set(ESP_UNITY_BYTES 150000 CACHE STRING "Bytes of source text per unity group")
 mark_as_advanced(ESP_UNITY_BYTES)
 
-# What the text defines where a line begins: names, and with them what functions take.
+# Names that the text defines at the beginning of a line; out_full adds the parameters of functions.
 function(esp_defined_names text out out_full)
-  # A list's own signs would take matches apart.
+  # Semicolons and brackets would split CMake lists.
   string(REGEX REPLACE "\n(namespace|//)[^\n]*" "\n" text "${text}")
   string(REPLACE ";" "=" text "${text}")
   string(REPLACE "[" "(" text "${text}")
@@ -20,10 +19,10 @@ function(esp_defined_names text out out_full)
   string(REGEX MATCHALL "\n(struct|class|enum class|enum) [A-Za-z0-9_]+ " types "${text}")
   string(REGEX MATCHALL "\n[A-Za-z][A-Za-z0-9_:<>,&* ]*[ &*>][A-Za-z0-9_]+ ?[{=]" defined "${text}")
   list(FILTER defined EXCLUDE REGEX "\n(struct|class|enum) ")
-  # Functions are told apart by what they take; a long type of the result stands on a line of its own.
+  # Functions are distinguished by their parameters; a long result type stands on its own line.
   string(REGEX MATCHALL "\n[A-Za-z][A-Za-z0-9_:<>,&* ]*[ &*>][A-Za-z0-9_]+\\([^\n]*" functions "${text}")
   string(REGEX MATCHALL "\n[a-z0-9_]+\\([^\n]*" below "${text}")
-  string(REGEX MATCHALL "\n[a-z ]*constexpr [^\n]*" lines "${text}")  # one may define several
+  string(REGEX MATCHALL "\n[a-z ]*constexpr [^\n]*" lines "${text}")  # one line may define several constants
   string(REGEX MATCHALL " k[A-Z][A-Za-z0-9_]* =" constants "${lines}")
   set(names "")
   set(full "")
@@ -34,7 +33,7 @@ function(esp_defined_names text out out_full)
   endforeach()
   foreach(one ${functions} ${below})
     string(REGEX REPLACE "^[^(]*[^A-Za-z0-9_(]([A-Za-z0-9_]+\\()" "\\1" name "${one}")
-    # A value and a reference to it would leave a call two to choose from.
+    # Overloads that differ only by reference or const would be ambiguous, so both count as equal.
     string(REGEX REPLACE "const |&|\\*" "" taken "${name}")
     string(MAKE_C_IDENTIFIER "${taken}" identifier)
     list(APPEND full ${identifier})
@@ -45,7 +44,7 @@ function(esp_defined_names text out out_full)
   set(${out_full} "${full}" PARENT_SCOPE)
 endfunction()
 
-# Those of a file's unnamed namespaces.
+# The same for the unnamed namespaces of a file.
 function(esp_unnamed_names path out out_full)
   file(READ ${path} text)
   string(FIND "${text}" "\nnamespace {\n" begin)
@@ -61,7 +60,7 @@ function(esp_unnamed_names path out out_full)
   set(${out_full} "${full}" PARENT_SCOPE)
 endfunction()
 
-# Headers of the room that a file names.
+# Headers of the module that a file includes.
 function(esp_includes path out)
   file(STRINGS ${path} lines REGEX "^#include \"")
   set(found "")
@@ -74,8 +73,8 @@ function(esp_includes path out)
   set(${out} "${found}" PARENT_SCOPE)
 endfunction()
 
-# The folder is where the headers lie that its files share a namespace with.
-function(esp_unite target folder)
+# `folder` contains the headers that share a namespace with the files of the target.
+function(esp_enable_unity target folder)
   if(NOT ESP_UNITY)
     return()
   endif()
@@ -98,20 +97,20 @@ function(esp_unite target folder)
   foreach(source ${sources})
     string(FIND ${source} ${CMAKE_BINARY_DIR}/ made)
     if(made EQUAL 0)
-      continue()  # during the build: not there yet the first time
+      continue()  # generated during the build: does not exist at the first configure
     endif()
     file(SIZE ${source} size)
     file(STRINGS ${source} itself REGEX "foreach_target\\.h" LIMIT_COUNT 1)
     if(itself AND NOT ESP_NATIVE)
-      continue()  # includes itself once for each instruction set
-    elseif(itself)  # for one, where it includes itself no more; the namespace of that is shared by all such files
+      continue()  # the file includes itself once per instruction set
+    elseif(itself)  # one instruction set only: the file does not include itself, and all such files share its namespace
       file(READ ${source} text)
       esp_defined_names("${text}" names full)
     else()
       esp_unnamed_names(${source} names full)
     endif()
     esp_includes(${source} ahead)
-    set(brought "")  # headers that come with this file
+    set(brought "")  # headers that this file includes, directly or indirectly
     while(ahead)
       list(POP_FRONT ahead header)
       if(NOT header IN_LIST brought)
@@ -119,7 +118,7 @@ function(esp_unite target folder)
         list(APPEND ahead ${includes_${header}})
       endif()
     endwhile()
-    set(unwanted "")  # those in which a name of its own is something else
+    set(unwanted "")  # headers in which a helper name of this file has another meaning
     foreach(name ${names})
       foreach(header ${headers_of_${name}})
         if(NOT header IN_LIST brought)

@@ -1,4 +1,4 @@
-// What every file of the binary includes, on top of what the rooms do.
+// Headers that every file of the binary includes, in addition to those of the modules.
 #pragma once
 
 #include "cmake/precompiled/common.h"

@@ -1,6 +1,6 @@
-// What nearly every file of every room includes. Precompiled once per build; a file still includes what it uses, which
-// -DESP_PRECOMPILED=OFF shows. The json header is left out: few files need it, and it
-// makes the rest slower to load than it was to read.
+// Headers that nearly every file of every module includes, precompiled once per build. A file still includes what it
+// uses: a build with -DESP_PRECOMPILED=OFF checks that. The JSON header is left out: few files need it, and it makes
+// the precompiled header slower to load than the text is to parse.
 #pragma once
 
 #include <algorithm>

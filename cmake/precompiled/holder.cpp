@@ -1,1 +1,1 @@
-// Nothing: a target needs a source before it can hold a precompiled header.
+// Empty: CMake requires a source file in a target that owns a precompiled header.

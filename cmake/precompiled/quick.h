@@ -1,4 +1,4 @@
-// For files compiled several at a time: what one file of most groups includes, on top of what all do.
+// For unity builds: headers that at least one file of most groups includes, in addition to common.h.
 #pragma once
 
 #include "cmake/precompiled/common.h"

@@ -1,4 +1,4 @@
-// What every test includes, on top of what the rooms do.
+// Headers that every test includes, in addition to those of the modules.
 #pragma once
 
 #include "cmake/precompiled/common.h"

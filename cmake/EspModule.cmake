@@ -1,17 +1,18 @@
-# esp_room(comm DEPENDS net kernel device obs base)
+# esp_module(comm DEPENDS net kernel device obs base)
 #
-# A room is esp/<name>, namespace esp::<name>, library esp_<name>. Sources are found by pattern: a new file needs no
-# edit. <something>_test.cpp files become one test binary per room, <name>_tests, registered test by test.
-# A subfolder with a CMakeLists.txt of its own (a plug-in, CUDA) is added after the room and skipped by the pattern.
+# A module is esp/<name>, namespace esp::<name>, library esp_<name>. Sources are found by glob: a new file needs no
+# edit. The <something>_test.cpp files of a module become one test binary, <name>_tests, with one ctest entry per test.
+# A subfolder with its own CMakeLists.txt (a plug-in, CUDA) is added after the module; the glob skips it.
 include(GoogleTest)
 include(EspEmbed)
 
-# What the sanitizer presets build and run (label `sanitized`) and fuzz.
+# Targets of the sanitizer presets: the tests with label `sanitized`, and the fuzzers.
 add_custom_target(sanitized_tests)
 add_custom_target(fuzzers)
 
-# What is compiled once and runs for moments need not be optimised for long: half the time of a build is tests and options.
-# Their precompiled header must be made alike. With sanitizers' checks a file takes twice as long to optimise.
+# Compiles targets with -O1 (-O0 under sanitizers): code that runs only briefly, such as tests and option tables, takes
+# half of the build time when it is fully optimised. The target's precompiled header must use the same flags.
+# Sanitizer checks double the time that optimising a file takes.
 function(esp_compile_quickly)
   foreach(target ${ARGN})
     if(TARGET ${target})
@@ -28,8 +29,8 @@ function(esp_compile_quickly)
   endforeach()
 endfunction()
 
-function(esp_room name)
-  cmake_parse_arguments(ROOM "" "" "DEPENDS" ${ARGN})
+function(esp_module name)
+  cmake_parse_arguments(MODULE "" "" "DEPENDS" ${ARGN})
   set(dir ${CMAKE_SOURCE_DIR}/esp/${name})
   file(GLOB_RECURSE all CONFIGURE_DEPENDS ${dir}/*.cpp)
   file(GLOB_RECURSE own_build CONFIGURE_DEPENDS ${dir}/*/CMakeLists.txt)
@@ -53,51 +54,51 @@ function(esp_room name)
   endif()
 
   if(ESP_UNITY AND NOT ESP_SANITIZE AND name STREQUAL "kernel")
-    # Ref bodies are what others are held to, and finish their last elements: nobody waits for them.
+    # Reference kernels only check the others and process the last elements of a row: their speed does not matter.
     set(plain ${sources})
     list(FILTER plain INCLUDE REGEX "/kernel/ref/")
     list(FILTER sources EXCLUDE REGEX "/kernel/ref/")
     add_library(esp_kernel_ref OBJECT ${plain})
     target_link_libraries(esp_kernel_ref PRIVATE esp_flags fmt::fmt esp_device)
     esp_use_precompiled(esp_kernel_ref esp_precompiled_quick)
-    esp_unite(esp_kernel_ref ${dir})
+    esp_enable_unity(esp_kernel_ref ${dir})
     esp_compile_quickly(esp_kernel_ref esp_precompiled_quick)
     list(APPEND sources $<TARGET_OBJECTS:esp_kernel_ref>)
   endif()
   add_library(esp_${name} STATIC ${sources})
   if(ESP_SANITIZE STREQUAL "address" AND name STREQUAL "kernel")
-    # Addresses only, and no coverage: more of it and vector code takes minutes a file. Parsers are fuzzed, not arithmetic.
-    # In large functions checks are calls, not code in every place: a third of the time to compile.
+    # Address checks only, no coverage: with more instrumentation, vector code takes minutes per file to compile. Parsers
+    # are fuzzed, arithmetic is not. Large functions call the checks instead of inlining them: a third of the compile time.
     target_compile_options(esp_${name} PRIVATE -fno-sanitize=undefined,fuzzer-no-link
                            "SHELL:-mllvm -asan-instrumentation-with-call-threshold=1000")
   elseif(ESP_SANITIZE STREQUAL "undefined" AND name STREQUAL "kernel")
     target_compile_options(esp_${name} PRIVATE -fno-sanitize=undefined,fuzzer-no-link)
   elseif(ESP_SANITIZE AND NOT ESP_SANITIZE_ALL AND NOT ESP_SANITIZE STREQUAL "undefined" AND name MATCHES "^(tensor|nn|optim|parallel|model|train|plan|launch|capi)$")
-    # Here for others to stand on, and for their parsers to be fuzzed.
+    # These modules are built only as dependencies and for the fuzzers of their parsers; their own tests are not run.
     esp_use_precompiled(esp_${name} esp_precompiled_quick)
     esp_compile_quickly(esp_${name} esp_precompiled_quick)
   elseif(ESP_UNITY AND NOT ESP_SANITIZE AND NOT name MATCHES "^(kernel|tensor)$")
-    # For who builds once, and soon: loops over elements are in kernels, and optimising the rest takes a third of the time.
+    # Unity builds are for a fast first build: loops over elements are in kernels, and optimising the rest takes a third of the build time.
     esp_use_precompiled(esp_${name} esp_precompiled_quick)
     esp_compile_quickly(esp_${name} esp_precompiled_quick)
   else()
     esp_use_precompiled(esp_${name} esp_precompiled)
   endif()
   if(ESP_SANITIZE STREQUAL "undefined")
-    # Of names compared and costs added up, coverage would tell nothing of a reader, and take nine tenths of its time.
+    # Coverage of arithmetic and name comparisons does not help the fuzzers of parsers, and takes nine tenths of their time.
     set(arithmetic ${sources})
-    list(FILTER arithmetic INCLUDE REGEX "/(base/table|plan/(activations|codes|cost|data_traffic|estimate|feasible|kernels|layers|memory|network|own_[a-z]+|pi[a-z]+_time|shape|software|states|(search|simulate|ghost)/[a-z_]+))\\.cpp$")
+    list(FILTER arithmetic INCLUDE REGEX "/(base/table|plan/(activations|calibrated_rates|compressed_bytes|cost|data_traffic|espalier_[a-z]+|estimate|feasible|kernels|layers|memory|message_times|network|pi[a-z]+_time|shape|software|states|(search|simulate|dry_run)/[a-z_]+))\\.cpp$")
     set_source_files_properties(${arithmetic} PROPERTIES COMPILE_OPTIONS -fno-sanitize=fuzzer-no-link SKIP_PRECOMPILE_HEADERS ON)
   endif()
   target_link_libraries(esp_${name} PUBLIC esp_flags fmt::fmt Threads::Threads nlohmann_json::nlohmann_json)
-  foreach(dep ${ROOM_DEPENDS})
+  foreach(dep ${MODULE_DEPENDS})
     target_link_libraries(esp_${name} PUBLIC esp_${dep})
   endforeach()
   if(name STREQUAL "kernel")
     target_link_libraries(esp_${name} PRIVATE PkgConfig::HWY)
-    if(ESP_SANITIZE OR ESP_NATIVE)  # one instruction set will do, for tests too: sanitized vector code compiles slowly
+    if(ESP_SANITIZE OR ESP_NATIVE)  # one instruction set, also for tests: sanitized vector code compiles slowly
       target_compile_definitions(esp_${name} PUBLIC HWY_COMPILE_ONLY_STATIC)
-    else()  # AVX-512, AVX2 and plain code; what lies between is in no machine that trains, and costs two fifths of the time
+    else()  # AVX-512, AVX2 and scalar code; training machines have no other sets, and these cost two fifths of the compile time
       target_compile_definitions(esp_${name} PUBLIC "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4)")
     endif()
   elseif(name STREQUAL "net")
@@ -108,36 +109,37 @@ function(esp_room name)
     target_include_directories(esp_${name} SYSTEM PRIVATE ${URING_INCLUDE_DIRS})
     target_link_libraries(esp_${name} PRIVATE ${ESP_URING_LIBRARY})
   endif()
-  # xxhash and toml++ are compiled in: the binary then runs where their libraries are not installed.
+  # xxhash and toml++ are header-only here: the binary also runs where their libraries are not installed.
   if(name MATCHES "^(data|ckpt|sync)$")
     target_compile_definitions(esp_${name} PRIVATE XXH_INLINE_ALL)
     target_include_directories(esp_${name} SYSTEM PRIVATE ${XXHASH_INCLUDE_DIRS})
   elseif(name MATCHES "^(train|plan)$")
     target_compile_definitions(esp_${name} PRIVATE TOML_HEADER_ONLY=1)
-    if(ESP_SANITIZE)  # toml++ calls some letters outside of strings impossible before it refuses them
+    if(ESP_SANITIZE)  # toml++ marks some characters outside of strings as unreachable before it rejects them
       target_compile_options(esp_${name} PRIVATE -fno-sanitize=unreachable)
     endif()
     target_include_directories(esp_${name} SYSTEM PRIVATE ${TOML_INCLUDE_DIRS})
   endif()
 
-  if(name STREQUAL "plan")  # the shipped descriptions travel in the binary
-    esp_embed_texts(esp_${name} plan esp/plan/catalog_texts.h ${dir}/catalog/*.toml)
-  elseif(name STREQUAL "dash")  # and the page
+  if(name STREQUAL "plan")  # embeds the shipped cluster and model descriptions
+    esp_embed_texts(esp_${name} plan esp/plan/catalog_texts.h CatalogText catalog_texts ${dir}/catalog/*.toml)
+  elseif(name STREQUAL "dash")  # embeds the web page
     set(web ${CMAKE_SOURCE_DIR}/web)
-    esp_embed_texts(esp_${name} dash esp/dash/web_files.h ${web}/*.html ${web}/*.css ${web}/*.js)
+    esp_embed_texts(esp_${name} dash esp/dash/web_files.h EmbeddedText embedded_texts ${web}/*.html ${web}/*.css ${web}/*.js)
   endif()
 
-  esp_unite(esp_${name} ${dir})
+  esp_enable_unity(esp_${name} ${dir})
 
   if(ESP_TESTS AND tests)
-    # Addresses: the rooms that parse, or lay out memory by hand. Threads: those whose threads meet. ./check --long has all.
-    set(rooms_address "^(base|obs|device|data|net|comm|ckpt|sync|dash)$")
-    set(rooms_thread "^(device|net|comm|dash)$")
-    if(ESP_SANITIZE STREQUAL "thread" AND NOT ESP_SANITIZE_ALL)  # codes and problems are arithmetic of one thread
+    # Address sanitizer: modules that parse input or lay out memory by hand. Thread sanitizer: modules whose threads share
+    # data. ./check --long runs all modules.
+    set(modules_address "^(base|obs|device|data|net|comm|ckpt|sync|dash)$")
+    set(modules_thread "^(device|net|comm|dash)$")
+    if(ESP_SANITIZE STREQUAL "thread" AND NOT ESP_SANITIZE_ALL)  # compressors and test problems are single-threaded arithmetic
       list(FILTER tests EXCLUDE REGEX "/(compress|problems)/")
     endif()
     set(sanitized SANITIZED)
-    if(ESP_SANITIZE AND NOT ESP_SANITIZE_ALL AND NOT name MATCHES "${rooms_${ESP_SANITIZE}}")
+    if(ESP_SANITIZE AND NOT ESP_SANITIZE_ALL AND NOT name MATCHES "${modules_${ESP_SANITIZE}}")
       set(sanitized "")
     endif()
     esp_test(${name}_tests ${sanitized} SOURCES ${tests} DEPENDS ${name})
@@ -157,8 +159,8 @@ function(esp_room name)
   endforeach()
 endfunction()
 
-# esp_test(name [SANITIZED] SOURCES … DEPENDS rooms… [LIBRARIES …] [TIMEOUT s] [FILTER f] [LABEL l]): one GoogleTest binary; each test case is
-# one ctest entry. SANITIZED ones also run under the sanitizer presets.
+# esp_test(name [SANITIZED] SOURCES … DEPENDS modules… [LIBRARIES …] [TIMEOUT s] [FILTER f] [LABEL l]): one GoogleTest
+# binary with one ctest entry per test case. SANITIZED tests also run under the sanitizer presets.
 function(esp_test name)
   cmake_parse_arguments(TEST "SANITIZED" "TIMEOUT;FILTER;LABEL" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   if(NOT TEST_TIMEOUT)
@@ -170,7 +172,7 @@ function(esp_test name)
     target_link_libraries(${name} PRIVATE esp_${dep})
   endforeach()
   esp_use_precompiled(${name} esp_precompiled_tests)
-  if(NOT ESP_SANITIZE)  # with checks in them, tests that loop would run for minutes
+  if(NOT ESP_SANITIZE)  # unoptimised loops with sanitizer checks would run for minutes
     esp_compile_quickly(${name} esp_precompiled_tests)
   endif()
   set(label release_only)
@@ -183,5 +185,5 @@ function(esp_test name)
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${TEST_FILTER}" PROPERTIES
     TIMEOUT ${TEST_TIMEOUT} LABELS ${label}
-    ENVIRONMENT "TSAN_OPTIONS=die_after_fork=0")  # some tests fork, and their children start threads
+    ENVIRONMENT "TSAN_OPTIONS=die_after_fork=0")  # some tests fork, and the child processes start threads
 endfunction()
