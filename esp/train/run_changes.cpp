@@ -100,7 +100,7 @@ void check_checkpoints_are_own(const RunConfig& config) {
                      fs::equivalent(checkpoint_folder_of(*previous), checkpoints, error)))
       return;
     if (const auto newest = ckpt::newest_complete(checkpoints)) writer = read_manifest(*newest);
-  } catch (const Error&) {  // an unreadable file proves nothing
+  } catch (const Error&) {  // an unreadable file does not show that the checkpoints are this run's
   }
   if (previous && writer && were_moved(*writer, *previous, folder)) return;
   throw UsageError(

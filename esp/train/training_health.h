@@ -16,7 +16,7 @@ class TrainingHealth {
 
   // Why a run could not resume from the current state; empty if it can.
   std::string problem() const;
-  // True if so many consecutive steps were skipped that bad batches cannot be the reason. The run must then end.
+  // True after kMaxSkippedInARow consecutive skipped steps: bad batches cannot be the reason, and the run must end.
   bool should_abort() const { return in_a_row_ >= kMaxSkippedInARow; }
 
  private:

@@ -153,7 +153,7 @@ template <int64_t kWidth, typename T>
 HWY_INLINE void pack_two_groups(Accumulator<T>* to, const T* rows, int64_t stride) {
   constexpr int64_t kLines = kGroup<Accumulator<T>>;
   auto line = [&](int64_t i) HWY_ATTR {
-    hwy::Prefetch(rows + i * stride + 4 * lanes_of<T>());  // the hardware prefetcher cannot follow so many streams
+    hwy::Prefetch(rows + i * stride + 4 * lanes_of<T>());  // more streams than the hardware prefetcher can follow
     return load_lanes(rows + i * stride);
   };
   const auto left = transposed<T>(line);
